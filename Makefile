@@ -1,0 +1,61 @@
+# Everything runs in .venv, which these targets make from a bare Python >= 3.11.
+# Choose another Python with PYTHON=, as in `make test PYTHON=python3.13`.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+AT_LEAST_311 := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c '$(AT_LEAST_311)' >/dev/null 2>&1 && echo $$python && break; done)
+
+# Packages are installed again when pyproject.toml is newer than these.
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
+READY_REFERENCE := $(VENV)/.ready-reference
+
+.PHONY: help demo test test-all lint bench-verify bench-generate
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | column -t -s '|'
+
+demo: $(READY)  ## generate text with and without speculation; show what was accepted
+	@$(BIN)/speculax generate --compare --max-new-tokens 128 --prompt-file examples/edit_class.txt
+
+test: $(READY_DEV)  ## the test suite
+	$(BIN)/python -m pytest -m "not slow and not torch" $(ARGS)
+
+test-all: $(READY_REFERENCE)  ## the slow tests too, and the comparisons with transformers
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY_DEV)  ## style, format, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench-verify: $(READY)  ## time the verifiers
+	$(BIN)/python benchmarks/verify.py $(ARGS)
+
+bench-generate: $(READY_REFERENCE)  ## time generation, and compare with transformers
+	$(BIN)/python benchmarks/generate.py $(ARGS)
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(AT_LEAST_311)' 2>/dev/null || \
+		{ echo "error: speculax needs Python >= 3.11 and found none; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "error: '$(PYTHON) -m venv' failed; on Debian or Ubuntu install python3-venv" >&2; exit 1; }
+
+# An old pip knows no dependency groups, so pip comes first.
+$(READY): pyproject.toml | $(BIN)/python
+	@echo "installing speculax into $(VENV) ..."
+	@$(PIP) install --quiet --upgrade "pip>=25.1"
+	@$(PIP) install --quiet --editable ".[all]"
+	@touch $@
+
+$(READY_DEV): $(READY)
+	@$(PIP) install --quiet --group dev
+	@touch $@
+
+$(READY_REFERENCE): $(READY_DEV)
+	@$(PIP) install --quiet --group reference
+	@touch $@

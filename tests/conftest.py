@@ -1,0 +1,13 @@
+"""Strict JAX for every test: no silent promotion, and two CPU devices to shard over."""
+
+import os
+
+# Read once, when jax starts: set before anything imports it.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+).strip()
+
+import jax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
