@@ -16,7 +16,7 @@ READY_REFERENCE := $(VENV)/.ready-reference
 .PHONY: help demo test test-all lint bench-verify bench-generate
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | column -t -s '|'
+	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
 	@$(BIN)/speculax generate --compare --max-new-tokens 128 --prompt-file examples/edit_class.txt

@@ -18,7 +18,7 @@ def test_first_block_is_the_contract():
     assert "verify_token(" in BLOCKS[0]
 
 
-@pytest.mark.parametrize("block", map(as_case, BLOCKS))
+@pytest.mark.parametrize("block", [as_case(block) for block in BLOCKS])
 def test_block(block: str, capsys: pytest.CaptureFixture[str]):
     exec(compile(block, "README.md", "exec"), {})
     promised = re.findall(r"^print\(.*\)  # (.*)$", block, re.M)
