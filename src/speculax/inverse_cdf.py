@@ -1,0 +1,55 @@
+"""One uniform and a row of weights make one token: the inverse of the cumulative distribution.
+
+The token is the smallest id whose cumulative weight exceeds `uniform * total`. A running sum over
+a whole vocabulary is slow and, in float32, not even monotone: it rises at tokens of zero weight.
+So the draw is three steps, `block_sums -> choose_block -> choose_token`: sum the row in blocks,
+find the block in the short cumulative sum of blocks, find the token inside that one block. Only
+blocks and tokens that have weight can be chosen.
+
+This is the only place where a uniform becomes a token.
+"""
+
+import jax
+import jax.numpy as jnp
+
+BLOCK_SIZE = 512
+LARGEST_UNIFORM = 1.0 - 2.0**-24
+
+
+def block_sums(weights: jax.Array) -> jax.Array:
+    """Sum a row of weights float32 (V,) in blocks of `BLOCK_SIZE`; the last block is never empty.
+
+    The row is used twice, by the full blocks and by the last one. XLA therefore writes it once,
+    where it stays in cache, and sums it with vector instructions; fused into a single reduction
+    its arithmetic is not vectorised on CPU.
+    """
+    full = (weights.shape[0] - 1) // BLOCK_SIZE * BLOCK_SIZE
+    return jnp.append(
+        jnp.sum(weights[:full].reshape(-1, BLOCK_SIZE), axis=-1), jnp.sum(weights[full:])
+    )
+
+
+def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The block the uniform falls in, and the weight left to walk inside it."""
+    cumulative = jnp.cumsum(sums)
+    walk = uniform * cumulative[-1]
+    block = _first_with_weight(cumulative > walk, sums)
+    return block, walk - (cumulative[block] - sums[block])
+
+
+def choose_token(weights: jax.Array, walk: jax.Array) -> jax.Array:
+    """The index inside one block of weights at which the cumulative weight exceeds `walk`."""
+    return _first_with_weight(jnp.cumsum(weights) > walk, weights)
+
+
+def clip_uniform(uniform: jax.Array) -> jax.Array:
+    """Uniforms as float32 in [0, 1 - 2**-24]; NaN stays NaN."""
+    return jnp.clip(uniform.astype(jnp.float32), 0.0, LARGEST_UNIFORM)
+
+
+def _first_with_weight(reached: jax.Array, weights: jax.Array) -> jax.Array:
+    """The first index that is reached and has weight; if rounding left none, the last with any."""
+    has_weight = weights > 0
+    candidate = reached & has_weight
+    last = weights.shape[0] - 1 - jnp.argmax(has_weight[::-1])
+    return jnp.where(jnp.any(candidate), jnp.argmax(candidate), last).astype(jnp.int32)

@@ -1,0 +1,93 @@
+"""Greedy verification: keep the draft tokens that are the target's likeliest, one after another.
+
+The limit of every lossless rule at temperature 0 (Leviathan, Kalman, Matias, arXiv:2211.17192,
+section 2.2; Stern, Shazeer, Uszkoreit, arXiv:1811.03115). Lossless with respect to greedy decoding.
+Reads each of the G+1 target rows once, and no draft law.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from speculax.argmax import argmax_row
+from speculax.batching import map_rows
+from speculax.types import Verdict
+from speculax.verify.inputs import Arguments, as_arguments, read_arguments
+from speculax.verify.step import NO_TOKEN, Step, count_accepted, make_verdict
+
+
+class Scores(Protocol):
+    """Rows of numbers whose largest is the likeliest token; see `speculax.laws`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def no_mass_score(self) -> float: ...
+    def scores(self, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array: ...
+
+
+def verify_greedy(
+    draft_tokens: ArrayLike,
+    draft_probs: ArrayLike | None,
+    target_probs: ArrayLike,
+    accept_uniforms: ArrayLike,
+    sample_uniforms: ArrayLike,
+    *,
+    draft_lengths: ArrayLike | None = None,
+) -> Verdict:
+    """Keep draft tokens while each is the target's likeliest; then add the likeliest token.
+
+    The lowest id wins ties. Lossless with respect to greedy decoding: the tokens are those that
+    decoding without drafts would give. Works under `jit`, `vmap`, `scan`, `while_loop` and
+    `shard_map`. Time is that of reading the target rows once.
+
+    Args:
+        draft_tokens: int (B, G), token i of row b, proposed by the drafter. An id outside [0, V)
+            fails.
+        draft_probs: floating (B, G, V) or None; not used.
+        target_probs: floating (B, G+1, V), the target's law at the same position; row G is the law
+            after the last draft token. Anything of the same order will do.
+        accept_uniforms: floating (B, G); not used.
+        sample_uniforms: floating (B,); not used.
+        draft_lengths: int (B,), how many draft tokens each row has (0 allowed); None means G. What
+            lies beyond is never read.
+
+    Returns:
+        `{"num_accepted": int32 (B,), "tokens": int32 (B, G+1)}`: the accepted draft tokens, the
+        target's likeliest token after them, then -1. That token is -1 too where its row has NaN,
+        infinity or no mass; such a row accepts nothing.
+
+    Raises:
+        ValueError: If shapes disagree.
+        TypeError: If ids are not integers, or probabilities or uniforms not floating.
+    """
+    return _verify_greedy(
+        as_arguments(
+            draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
+        )
+    )
+
+
+@jax.jit
+def _verify_greedy(arguments: Arguments) -> Verdict:
+    step, target, _ = read_arguments(arguments)
+    return greedy_verdict(step, target)
+
+
+def greedy_verdict(step: Step, target: Scores) -> Verdict:
+    """Compare the draft tokens of a batch with the likeliest ones."""
+    batch, length = step.tokens.shape
+
+    def likeliest(row: jax.Array) -> jax.Array:
+        token, score = argmax_row(
+            lambda start, size: target.scores(row, start, size), target.vocab_size
+        )
+        return jnp.where(jnp.isfinite(score) & (score > target.no_mass_score), token, NO_TOKEN)
+
+    best = map_rows(likeliest, batch * (length + 1)).reshape(batch, length + 1)
+    is_token = (step.tokens >= 0) & (step.positions < step.lengths[:, None])
+    num_accepted = count_accepted(is_token & (step.tokens == best[:, :length]))
+    drawn = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
+    return make_verdict(step, num_accepted, drawn)

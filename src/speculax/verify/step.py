@@ -1,0 +1,150 @@
+"""One verification step: what a rule is given, what it plans, and how a plan becomes a verdict.
+
+A rule decides how many draft tokens to keep and what the next token is drawn from; `draw_verdict`
+does the rest, for all rules alike. Only the rows of the laws that a plan names are read.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from speculax.batching import map_rows
+from speculax.inverse_cdf import BLOCK_SIZE, block_sums, choose_block, choose_token
+from speculax.types import Verdict
+
+NO_TOKEN = -1
+
+
+class TargetLaw(Protocol):
+    """Rows of the target's laws; see `speculax.laws`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array: ...
+    def read(self, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array: ...
+
+
+class DraftLaw(Protocol):
+    """Rows of the drafter's laws; see `speculax.laws`."""
+
+    def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array: ...
+    def subtract_from(
+        self, weights: jax.Array, row: jax.Array, start: jax.Array | int
+    ) -> jax.Array: ...
+
+
+class Step(NamedTuple):
+    """The draft tokens and the noise of one step.
+
+    Attributes:
+        tokens: int32 (B, G), the draft tokens; `NO_TOKEN` where an id is outside the vocabulary.
+        lengths: int32 (B,) in [0, G], how many of them there are.
+        accept_uniforms: float32 (B, G) in [0, 1 - 2**-24]; NaN fails every test.
+        sample_uniforms: float32 (B,) in [0, 1 - 2**-24].
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    accept_uniforms: jax.Array
+    sample_uniforms: jax.Array
+
+    @property
+    def positions(self) -> jax.Array:
+        """int32 (1, G), the places of the draft tokens."""
+        return jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
+
+    @property
+    def batch(self) -> jax.Array:
+        """int32 (B, 1), the numbers of the batch rows."""
+        return jnp.arange(self.tokens.shape[0], dtype=jnp.int32)[:, None]
+
+    def target_row(self, b: jax.Array, i: jax.Array) -> jax.Array:
+        """The row of the flat target laws after i draft tokens of batch row b."""
+        return b * (self.tokens.shape[1] + 1) + i
+
+    def draft_row(self, b: jax.Array, i: jax.Array) -> jax.Array:
+        """The row of the flat draft laws of draft token i of batch row b; the last if i = G."""
+        width = max(self.tokens.shape[1], 1)
+        return b * width + jnp.minimum(i, width - 1)
+
+
+class Plan(NamedTuple):
+    """What a rule decided, one entry a batch row.
+
+    Attributes:
+        num_accepted: int32 (B,), how many draft tokens are kept.
+        subtract_draft: bool (B,), whether the next token is drawn from the residual
+            max(target - draft, 0) at that position, not from the target itself.
+    """
+
+    num_accepted: jax.Array
+    subtract_draft: jax.Array
+
+
+def count_accepted(passed: jax.Array) -> jax.Array:
+    """How many tests of each row passed before the first failure: bool (B, G) to int32 (B,)."""
+    return jnp.sum(jnp.cumprod(passed.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
+
+
+def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> Verdict:
+    """Draw the next token of each row as planned. Reads at most one pair of rows a batch row."""
+
+    def draw(b: jax.Array) -> jax.Array:
+        i = plan.num_accepted[b]
+        rows = step.target_row(b, i), step.draft_row(b, i)
+        return _draw_token(
+            target, draft, *rows, plan.subtract_draft[b], step.sample_uniforms[b]
+        )
+
+    return make_verdict(step, plan.num_accepted, map_rows(draw, step.tokens.shape[0]))
+
+
+def make_verdict(step: Step, num_accepted: jax.Array, drawn: jax.Array) -> Verdict:
+    """Line up the accepted draft tokens, the drawn token (B,) and the padding."""
+    tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)))
+    i = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    stop = num_accepted[:, None]
+    tokens = jnp.where(i < stop, tokens, jnp.where(i == stop, drawn[:, None], NO_TOKEN))
+    return {"num_accepted": num_accepted, "tokens": tokens}
+
+
+def _draw_token(
+    target: TargetLaw,
+    draft: DraftLaw,
+    target_row: jax.Array,
+    draft_row: jax.Array,
+    subtract: jax.Array,
+    uniform: jax.Array,
+) -> jax.Array:
+    """One token from the residual, or from the target where that has no usable mass; else -1."""
+    size = target.vocab_size
+
+    def from_target(start: jax.Array | int, size: int) -> jax.Array:
+        return target.read(target_row, start, size)
+
+    def from_residual(start: jax.Array | int, size: int) -> jax.Array:
+        weights = draft.subtract_from(from_target(start, size), draft_row, start)
+        return jnp.maximum(weights, 0.0)
+
+    def target_sums() -> jax.Array:
+        return block_sums(from_target(0, size))
+
+    sums = jax.lax.cond(subtract, lambda: block_sums(from_residual(0, size)), target_sums)
+    # By rounding, or by NaN in the draft's row, the residual can be unusable.
+    retry = subtract & ~_usable(sums)
+    sums = jax.lax.cond(retry, target_sums, lambda: sums)
+    subtract &= ~retry
+
+    block, walk = choose_block(sums, uniform)
+    first, width = block * BLOCK_SIZE, min(BLOCK_SIZE, size)
+    start = jnp.minimum(first, size - width)
+    weights = jnp.where(subtract, from_residual(start, width), from_target(start, width))
+    ids = start + jnp.arange(width, dtype=jnp.int32)
+    token = start + choose_token(jnp.where(ids >= first, weights, 0.0), walk)
+    return jnp.where(_usable(sums), token, NO_TOKEN)
+
+
+def _usable(sums: jax.Array) -> jax.Array:
+    total = jnp.sum(sums)
+    return jnp.isfinite(total) & (total > 0)
