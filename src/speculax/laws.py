@@ -172,27 +172,27 @@ def _softmax_weights(
 
 def _gather(table: jax.Array, rows: jax.Array, tokens: jax.Array) -> jax.Array:
     """Entries of `table` (R, V) as float32; an id outside the vocabulary reads the nearest."""
-    bits = _as_bits(table)
-    entries = bits[rows, jnp.clip(tokens, 0, table.shape[1] - 1)]
-    return _as_float32(entries, table.dtype)
+    tokens = jnp.clip(tokens, 0, table.shape[1] - 1)
+    return _as_float32(_as_bits(table)[rows, tokens], table.dtype)
 
 
 def _cut(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
     """A piece of one row of `table` (R, V) as float32 (size,)."""
-    bits = _as_bits(table)
-    piece = jax.lax.dynamic_slice(bits, (row, jnp.int32(start)), (1, size))[0]
-    return _as_float32(piece, table.dtype)
+    dtype = table.dtype
+    if dtype.itemsize < 4:
+        # Else XLA moves the change to bits, of the whole table, out of the loop over rows.
+        table, row = jax.lax.optimization_barrier((table, row))
+    piece = jax.lax.dynamic_slice(_as_bits(table), (row, jnp.int32(start)), (1, size))[0]
+    return _as_float32(piece, dtype)
 
 
 def _as_bits(table: jax.Array) -> jax.Array:
     """Narrow floats as integers of the same width.
 
-    XLA's CPU code has no narrow arithmetic: it would convert the whole table to float32 in order
-    to cut a piece of it.
+    XLA's CPU code has no narrow floats: to cut a piece of the table it would convert it all.
     """
-    width = table.dtype.itemsize
-    narrow = {1: jnp.uint8, 2: jnp.uint16}.get(width)
-    return table if narrow is None else jax.lax.bitcast_convert_type(table, narrow)
+    bits = {1: jnp.uint8, 2: jnp.uint16}.get(table.dtype.itemsize)
+    return table if bits is None else jax.lax.bitcast_convert_type(table, bits)
 
 
 def _as_float32(piece: jax.Array, dtype: jnp.dtype) -> jax.Array:
