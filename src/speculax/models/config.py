@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes and constants of a decoder-only language model; hashable, so it can be static under jit.
+    """Sizes and constants of a decoder-only language model; hashable, so static under jit.
 
     Attributes:
         vocab_size: Number of token ids V.

@@ -1,0 +1,68 @@
+"""A language model with its weights."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from speculax.models.tokenizer import Tokenizer
+from speculax.types import LanguageModel
+
+_SLOTS = 64  # the cache is made for a multiple of this many tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A language model, its weights, and what is needed to talk to it.
+
+    Attributes:
+        network: The model as pure functions; static and hashable.
+        params: Its weights, a pytree of arrays.
+        tokenizer: Text to ids and back; None for a model that only knows ids.
+        eos_ids: The ids that end a text.
+        name: What to call it.
+    """
+
+    network: LanguageModel
+    params: Any
+    tokenizer: Tokenizer | None = None
+    eos_ids: tuple[int, ...] = ()
+    name: str = "model"
+
+    def logits(self, tokens: ArrayLike) -> jax.Array:
+        """The logits at every position of `tokens`.
+
+        Args:
+            tokens: Integers (B, T), token ids, 1 <= T <= the model's context length.
+
+        Returns:
+            float32 (B, T, V): entry (b, t) is about the token after `tokens[b, :t + 1]`. They take
+            4 * B * T * V bytes, and each shape compiles once.
+
+        Raises:
+            ValueError: `tokens` has another rank or dtype, or is longer than the context.
+        """
+        tokens = jnp.asarray(tokens)
+        if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(
+                f"tokens must be integers of shape (B, T), got {tokens.dtype} {tokens.shape}; "
+                "add a batch axis to a single row."
+            )
+        if tokens.shape[1] > self.network.context_length:
+            raise ValueError(
+                f"tokens must have at most {self.network.context_length} positions (the model's "
+                f"context), got {tokens.shape[1]}; cut them."
+            )
+        return _logits(self.network, self.params, tokens.astype(jnp.int32))
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(network: LanguageModel, params: Any, tokens: jax.Array) -> jax.Array:
+    batch_size, length = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
+    cache = network.init_cache(batch_size, -(-length // _SLOTS) * _SLOTS)
+    hidden, _ = network.score(params, tokens, positions, cache)
+    return network.head(params, hidden)
