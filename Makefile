@@ -19,7 +19,8 @@ help:  ## list the targets
 	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
-	@$(BIN)/speculax generate --compare --max-new-tokens 128 --prompt-file examples/edit_class.txt
+	@echo "Gemma 3 270M continues examples/edit_class.txt, a class and the start of its edit:" >&2
+	@$(BIN)/speculax generate --compare --max-new-tokens 100 --prompt-file examples/edit_class.txt
 
 test: $(READY_DEV)  ## the test suite
 	$(BIN)/python -m pytest -m "not slow and not torch" $(ARGS)

@@ -1,0 +1,35 @@
+"""The commands, put together."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from speculax.cli.generate import generate
+from speculax.cli.info import info
+
+app = typer.Typer(
+    name="speculax",
+    help="Speculative sampling for JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+app.command()(info)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"speculax {version('speculax')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    del version

@@ -1,0 +1,289 @@
+"""`speculax generate`: continue a prompt, and show which tokens were accepted drafts."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.status import Status
+from rich.style import Style
+
+import speculax as sx
+from speculax.cli.errors import CommandError, reported
+
+
+@reported
+def generate(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The text to continue.", show_default=False),
+    ] = None,
+    prompt_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Read the prompt from a UTF-8 file; - is stdin."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="The target: a known name, or the path of a .gguf file.")
+    ] = "gemma3-270m",
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 128,
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the likeliest token; 1 samples the model's own law.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes a sampled text repeatable.", show_default="fresh")
+    ] = None,
+    draft_length: Annotated[int, typer.Option(help="Most tokens drafted in a step.")] = 15,
+    max_ngram: Annotated[
+        int, typer.Option(help="Longest n-gram looked up in the text so far.")
+    ] = 3,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Generate plainly.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also run without speculation, and compare.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Continue PROMPT; the text goes to stdout, all else to stderr.
+
+    On a terminal, draft tokens that the target accepted are underlined (and green); the tokens
+    it drew itself are plain.
+    """
+    text = _read_prompt(prompt, prompt_file)
+    _require(max_new_tokens >= 0, "--max-new-tokens", "at least 0", max_new_tokens)
+    _require(0 <= temperature < math.inf, "--temperature", "a number from 0 up", temperature)
+    _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
+    _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
+    if compare and no_draft:
+        raise CommandError(
+            "--compare runs with and without drafts, which --no-draft forbids",
+            "leave out one of the two",
+        )
+
+    drafter = None if no_draft else sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
+    target = sx.load(model)
+
+    def start(drafter: sx.NGram | None, seed: int | None) -> sx.Stream:
+        return sx.stream(
+            target,
+            text,
+            drafter=drafter,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+        )
+
+    if compare:
+        # Both have compiled and touched their memory before either is timed.
+        with _status("compiling"):
+            for either in (drafter, None):
+                next(iter(start(either, seed)), None)
+
+    printer = None if as_json else _Printer(target.tokenizer)
+    result, interrupted = _run(start(drafter, seed), printer)
+    if not as_json:
+        _say(_describe(result, temperature))
+
+    plain = None
+    if compare and not interrupted:
+        plain, interrupted = _run(start(None, result.seed))
+        if interrupted:
+            plain = None
+        elif not as_json:
+            _say(_describe_comparison(result, plain, temperature))
+
+    if as_json:
+        settings = {
+            "model": model,
+            "drafter": None if no_draft else "ngram",
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "draft_length": draft_length,
+            "max_ngram": max_ngram,
+        }
+        print(json.dumps(_as_json(result, plain, settings), allow_nan=False))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def _read_prompt(prompt: str | None, prompt_file: str | None) -> str:
+    """The prompt exactly as it was given: a newline at the end of a file is part of it."""
+    if (prompt is None) == (prompt_file is None):
+        raise CommandError(
+            "a prompt is needed" if prompt is None else "PROMPT and --prompt-file were both given",
+            'give one of the two, as in speculax generate "def fibonacci(n):"',
+        )
+    if prompt_file is None:
+        data, name = os.fsencode(prompt or ""), "PROMPT"
+    elif prompt_file == "-":
+        data, name = sys.stdin.buffer.read(), "the prompt on stdin"
+    else:
+        name = f"the prompt file {prompt_file}"
+        try:
+            data = Path(prompt_file).read_bytes()
+        except OSError as error:
+            raise CommandError(
+                f"{name} could not be read: {error.strerror}", "--prompt-file takes a text file"
+            ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"{name} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}",
+            "convert it, for example with iconv -t utf-8",
+        ) from None
+
+
+def _require(condition: bool, option: str, expected: str, given: float) -> None:
+    if not condition:
+        raise CommandError(
+            f"{option} must be {expected}, got {given}", "see speculax generate --help"
+        )
+
+
+def _status(doing: str) -> Status:
+    """A spinner on stderr where that is a terminal, else nothing."""
+    return Console(stderr=True).status(doing)
+
+
+def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Generation, bool]:
+    """What `stream` makes, shown as it comes; and whether Ctrl-C ended it."""
+    interrupted = False
+    try:
+        with _status("generating") as status:
+            for chunk in stream:
+                if printer:
+                    status.stop()
+                    for new in chunk:
+                        printer.show(new.tokens, new.accepted)
+    except KeyboardInterrupt:
+        interrupted = True
+    [result] = stream.results()
+    if printer:
+        printer.finish(result)
+    return result, interrupted
+
+
+class _Printer:
+    """Writes tokens to stdout as text; marks accepted drafts if that is a terminal."""
+
+    def __init__(self, tokenizer: Any):
+        self.console = Console()
+        self.decoder = tokenizer.stream()
+        self.num_shown = 0
+        self.marked = Style()
+        if self.console.is_terminal and self.console.color_system is not None:
+            colour = None if self.console.no_color else "green"
+            self.marked = Style(color=colour, underline=True)
+            looks = "underlined" if self.console.no_color else "green and underlined"
+            _say(f"{looks}: draft tokens that the target accepted; plain: tokens it drew itself")
+
+    def show(self, tokens: Iterable[int], accepted: Iterable[bool]) -> None:
+        for token, was_draft in zip(tokens, accepted, strict=True):
+            self.num_shown += 1
+            self._write(self.decoder.push(int(token)), self.marked if was_draft else Style())
+
+    def finish(self, result: sx.Generation) -> None:
+        """Show what an interruption kept from being shown, and end the line on a terminal."""
+        self.show(result.tokens[self.num_shown :], result.accepted[self.num_shown :])
+        self._write(self.decoder.flush(), Style())
+        if self.console.is_terminal:
+            self._write("\n", Style())
+
+    def _write(self, text: str, style: Style) -> None:
+        # Raw segments: rich would expand tabs. A newline is not marked, or some terminals
+        # would underline the rest of the line.
+        pieces = [
+            Segment(piece, None if piece == "\n" else style)
+            for piece in re.split("(\n)", text)
+            if piece
+        ]
+        if pieces:
+            self.console.print(Segments(pieces), end="", crop=False)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _describe(result: sx.Generation, temperature: float) -> str:
+    stats = result.stats
+    parts = [f"{len(result.tokens)} tokens in {stats.steps} steps"]
+    if stats.steps:
+        parts += [
+            f"{stats.tokens_per_second:.1f} tok/s",
+            f"block efficiency {stats.block_efficiency:.2f}",
+            f"acceptance rate {stats.acceptance_rate:.2f}" if stats.drafted else "no drafts",
+            f"first token after {stats.time_to_first_token:.2f} s",
+        ]
+    if temperature > 0:
+        parts.append(f"seed {result.seed}")
+    if result.stop_reason == "interrupted":
+        parts.append("interrupted")
+    return ", ".join(parts)
+
+
+def _speedup(result: sx.Generation, plain: sx.Generation) -> float:
+    rate, plain_rate = result.stats.tokens_per_second, plain.stats.tokens_per_second
+    return rate / plain_rate if plain_rate else math.nan
+
+
+def _describe_comparison(result: sx.Generation, plain: sx.Generation, temperature: float) -> str:
+    if np.array_equal(result.tokens, plain.tokens):
+        same = "same text"
+    elif temperature > 0:
+        same = "another text, as sampling may: the law is the same"
+    else:
+        same = "NOT the same text"
+    return (
+        f"without speculation: {len(plain.tokens)} tokens, "
+        f"{plain.stats.tokens_per_second:.1f} tok/s, {same}; "
+        f"speedup {_speedup(result, plain):.2f}x (tokens per second of decoding on "
+        f"{jax.default_backend()}, one request, both warm)"
+    )
+
+
+def _as_json(
+    result: sx.Generation, plain: sx.Generation | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    shown = {
+        "text": result.text,
+        "tokens": result.tokens.tolist(),
+        "accepted": result.accepted.tolist(),
+        "stop_reason": result.stop_reason,
+        "seed": result.seed,
+        "stats": _stats_as_json(result.stats),
+        "settings": settings,
+    }
+    if plain is not None:
+        shown["comparison"] = {
+            "speedup": _finite(_speedup(result, plain)),
+            "same_text": np.array_equal(result.tokens, plain.tokens),
+            "compared": "tokens per second of decoding; one request, both runs warm",
+            "stats": _stats_as_json(plain.stats),
+        }
+    return shown
+
+
+def _stats_as_json(stats: sx.Stats) -> dict[str, Any]:
+    rates = ("acceptance_rate", "block_efficiency", "tokens_per_second", "acceptance_by_position")
+    shown = dataclasses.asdict(stats) | {name: getattr(stats, name) for name in rates}
+    return {
+        name: [_finite(x) for x in value] if isinstance(value, tuple) else _finite(value)
+        for name, value in shown.items()
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN: a rate of nothing is null."""
+    return value if math.isfinite(value) else None
