@@ -9,7 +9,7 @@ import jax
 import typer
 
 from speculax.cli.errors import reported
-from speculax.models.load import _cache_directory as cache_directory
+from speculax.models.load import cache_directory
 
 
 @reported

@@ -63,7 +63,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
     """
     source = _find(os.fspath(name_or_path))
     _need("tokenizers", "models")
-    directory = _cache_directory() / source.entry
+    directory = cache_directory() / source.entry
     copy = _read(directory, source) or _convert_once(directory, source)
     config, info = copy.info["config"], copy.info
     config = DecoderConfig(**config | {"global_layers": tuple(config["global_layers"])})
@@ -142,7 +142,8 @@ def _need(module: str, extra: str) -> ModuleType:
         ) from error
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where converted models are kept, a directory each."""
     return Path(os.environ.get("SPECULAX_CACHE") or "~/.cache/speculax").expanduser()
 
 
