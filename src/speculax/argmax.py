@@ -1,4 +1,4 @@
-"""The lowest id of the largest value of a row, at memory speed (XLA's own argmax is not, on CPU)."""
+"""The lowest id of the largest value of a row, at memory speed, which XLA's own is not on CPU."""
 
 from collections.abc import Callable
 
@@ -22,9 +22,7 @@ def argmax_row(
     """
     row = read(0, size)
     full = (size - 1) // BLOCK_SIZE * BLOCK_SIZE
-    maxima = jnp.append(
-        jnp.max(row[:full].reshape(-1, BLOCK_SIZE), axis=-1), jnp.max(row[full:])
-    )
+    maxima = jnp.append(jnp.max(row[:full].reshape(-1, BLOCK_SIZE), axis=-1), jnp.max(row[full:]))
     largest = jnp.max(maxima)
     first = jnp.argmax(maxima == largest).astype(jnp.int32) * BLOCK_SIZE
     width = min(BLOCK_SIZE, size)

@@ -1,4 +1,4 @@
-"""Rules are written for one row; here they become a batch."""
+"""Work on each row of a batch at its own place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,3 +18,20 @@ def map_rows(function: Callable[[jax.Array], Any], num_rows: int) -> Any:
     return jax.lax.platform_dependent(
         rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
     )
+
+
+def write_rows(rows: jax.Array, pieces: jax.Array, starts: jax.Array, axis: int = 0) -> jax.Array:
+    """Write `pieces` into `rows`, each row from its own start along one axis of the row.
+
+    Args:
+        rows: (B, ...).
+        pieces: (B, ...), shorter along `axis`. There must be room: a start that is too late is
+            moved back without a word.
+        starts: int32 (B,).
+        axis: The axis of a single row.
+    """
+
+    def write(row: jax.Array, piece: jax.Array, start: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(row, piece, start, axis)
+
+    return jax.vmap(write)(rows, pieces, starts)

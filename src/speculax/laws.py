@@ -31,6 +31,7 @@ class Probabilities(NamedTuple):
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids, V."""
         return self.rows.shape[1]
 
     @property
@@ -89,6 +90,7 @@ class Logits(NamedTuple):
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids, V."""
         return self.rows.shape[1]
 
     @property
@@ -122,6 +124,7 @@ class Softmax(NamedTuple):
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids, V."""
         return self.logits.shape[1]
 
     def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -136,6 +139,11 @@ class Softmax(NamedTuple):
         largest, likeliest = self.largest[rows], self.likeliest[rows]
         weights = _softmax_weights(logits, ids, largest, likeliest, self.temperature[rows])
         return weights / self.total[rows]
+
+
+TargetLaw = Probabilities | Softmax
+DraftLaw = Probabilities | PointMass
+ScoredLaw = Probabilities | Logits
 
 
 def softmax(logits: jax.Array, temperature: jax.Array) -> Softmax:

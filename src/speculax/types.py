@@ -1,4 +1,4 @@
-"""The words the parts of the library share: verdicts, drafts, and what a model and a drafter are."""
+"""The words the parts of the library share: verdict, draft, language model, drafter."""
 
 from typing import Any, NamedTuple, Protocol, TypedDict
 

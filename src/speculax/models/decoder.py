@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from speculax.batching import write_rows
 from speculax.models.config import DecoderConfig
 
 MASKED = -1e30
@@ -45,10 +46,12 @@ class Decoder:
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids, V."""
         return self.config.vocab_size
 
     @property
     def context_length(self) -> int:
+        """The most positions a sequence can have."""
         return self.config.context_length
 
     def init_cache(self, batch_size: int, num_slots: int) -> Cache:
@@ -154,7 +157,7 @@ def _attention(
     queries = _rotate(_rms_norm(queries, layer["query_norm"], config.norm_eps), *reach.rotary)
     keys = _rotate(_rms_norm(keys, layer["key_norm"], config.norm_eps), *reach.rotary)
     cached_keys, cached_values = (
-        _write(cached, new.swapaxes(1, 2), lengths)
+        write_rows(cached, new.swapaxes(1, 2), lengths, axis=1)
         for cached, new in zip(slots, (keys, values), strict=True)
     )
     # The queries of a group share their keys: lay them out as rows of one matrix.
@@ -165,13 +168,6 @@ def _attention(
     mixed = jnp.einsum("bhqs,bhsd->bhqd", weights, cached_values)
     mixed = mixed.reshape(batch, num_heads, num_new, head_dim).swapaxes(1, 2)
     return mixed.reshape(batch, num_new, -1) @ layer["out"], (cached_keys, cached_values)
-
-
-def _write(cached: jax.Array, new: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Put new (B, H, T, Dh) into the slots that follow the kept ones."""
-    return jax.vmap(
-        lambda row, piece, start: jax.lax.dynamic_update_slice(row, piece, (0, start, 0))
-    )(cached, new, lengths)
 
 
 def _visible(

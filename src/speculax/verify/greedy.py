@@ -5,27 +5,16 @@ section 2.2; Stern, Shazeer, Uszkoreit, arXiv:1811.03115). Lossless with respect
 Reads each of the G+1 target rows once, and no draft law.
 """
 
-from typing import Protocol
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.argmax import argmax_row
 from speculax.batching import map_rows
+from speculax.laws import ScoredLaw
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import NO_TOKEN, Step, count_accepted, make_verdict
-
-
-class Scores(Protocol):
-    """Rows of numbers whose largest is the likeliest token; see `speculax.laws`."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def no_mass_score(self) -> float: ...
-    def scores(self, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array: ...
 
 
 def verify_greedy(
@@ -76,7 +65,7 @@ def _verify_greedy(arguments: Arguments) -> Verdict:
     return greedy_verdict(step, target)
 
 
-def greedy_verdict(step: Step, target: Scores) -> Verdict:
+def greedy_verdict(step: Step, target: ScoredLaw) -> Verdict:
     """Compare the draft tokens of a batch with the likeliest ones."""
     batch, length = step.tokens.shape
 

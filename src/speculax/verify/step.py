@@ -4,34 +4,17 @@ A rule decides how many draft tokens to keep and what the next token is drawn fr
 does the rest, for all rules alike. Only the rows of the laws that a plan names are read.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from speculax.batching import map_rows
 from speculax.inverse_cdf import BLOCK_SIZE, block_sums, choose_block, choose_token
+from speculax.laws import DraftLaw, PointMass, Probabilities, TargetLaw
 from speculax.types import Verdict
 
 NO_TOKEN = -1
-
-
-class TargetLaw(Protocol):
-    """Rows of the target's laws; see `speculax.laws`."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array: ...
-    def read(self, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array: ...
-
-
-class DraftLaw(Protocol):
-    """Rows of the drafter's laws; see `speculax.laws`."""
-
-    def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array: ...
-    def subtract_from(
-        self, weights: jax.Array, row: jax.Array, start: jax.Array | int
-    ) -> jax.Array: ...
 
 
 class Step(NamedTuple):
@@ -68,6 +51,15 @@ class Step(NamedTuple):
         width = max(self.tokens.shape[1], 1)
         return b * width + jnp.minimum(i, width - 1)
 
+    def draft_law(self, probs: jax.Array | None) -> DraftLaw:
+        """The draft laws of `probs` (B, G, V), or point masses on the draft tokens for None."""
+        batch, length = self.tokens.shape
+        if length == 0:  # nothing will be subtracted
+            return PointMass(jnp.full((batch,), NO_TOKEN, jnp.int32))
+        if probs is None:
+            return PointMass(self.tokens.reshape(-1))
+        return Probabilities(probs.reshape(batch * length, -1))
+
 
 class Plan(NamedTuple):
     """What a rule decided, one entry a batch row.
@@ -93,9 +85,7 @@ def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> 
     def draw(b: jax.Array) -> jax.Array:
         i = plan.num_accepted[b]
         rows = step.target_row(b, i), step.draft_row(b, i)
-        return _draw_token(
-            target, draft, *rows, plan.subtract_draft[b], step.sample_uniforms[b]
-        )
+        return _draw_token(target, draft, *rows, plan.subtract_draft[b], step.sample_uniforms[b])
 
     return make_verdict(step, plan.num_accepted, map_rows(draw, step.tokens.shape[0]))
 

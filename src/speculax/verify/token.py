@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from speculax.laws import DraftLaw, TargetLaw
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
-from speculax.verify.step import DraftLaw, Plan, Step, TargetLaw, count_accepted, draw_verdict
+from speculax.verify.step import Plan, Step, count_accepted, draw_verdict
 
 
 def verify_token(

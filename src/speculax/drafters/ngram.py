@@ -1,0 +1,90 @@
+"""N-gram drafting: what followed the last few tokens earlier will follow them again.
+
+Prompt lookup decoding (Saxena 2023; Yang et al., arXiv:2304.04487): find the longest suffix of the
+text that occurred before, the most recent occurrence first, and propose what came after it.
+Deterministic, so its laws are point masses. A few comparisons a token of context; no model.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from speculax.batching import write_rows
+from speculax.types import Draft, Verdict
+
+
+class History(NamedTuple):
+    """The committed tokens, prompt included.
+
+    Attributes:
+        tokens: int32 (B, S).
+        lengths: int32 (B,), how many of each row count.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+
+
+@dataclass(frozen=True)
+class NGram:
+    """A drafter that copies from the prompt and the output.
+
+    The copy may run on into the tokens it has just proposed, so that a text that repeats with a
+    short period is drafted at full length.
+
+    Attributes:
+        draft_length: The most tokens proposed in a step.
+        max_ngram: The longest suffix that is looked for, in tokens; shorter ones down to 1 follow.
+
+    Raises:
+        ValueError: If `draft_length` is negative or `max_ngram` less than 1.
+    """
+
+    draft_length: int = 15
+    max_ngram: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in (("draft_length", 0), ("max_ngram", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}; raise it.")
+
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> History:
+        """The history of rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts."""
+        return History(tokens, lengths)
+
+    def propose(
+        self, state: History, pending: jax.Array, uniforms: jax.Array
+    ) -> tuple[Draft, History]:
+        """Propose up to G tokens a row, none where nothing matches; uses no randomness."""
+        num_drafts = uniforms.shape[1]
+        tokens, lengths = jax.vmap(lambda row, length: self._look_up(row, length, num_drafts))(
+            state.tokens, state.lengths
+        )
+        return Draft(tokens, lengths), state
+
+    def commit(self, state: History, verdict: Verdict) -> History:
+        """Append the tokens of `verdict` that are not -1; there must be room for all of them."""
+        new = verdict["tokens"]
+        tokens = write_rows(state.tokens, new, state.lengths)
+        return History(tokens, state.lengths + jnp.sum(new >= 0, axis=1, dtype=jnp.int32))
+
+    def _look_up(
+        self, row: jax.Array, length: jax.Array, num_drafts: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """The continuation int32 (G,) of one row (S,), and how much of it to use, int32 ()."""
+        ends = jnp.arange(row.shape[0], dtype=jnp.int32)
+        matched = jnp.zeros_like(row)  # how long a suffix of the text ends here
+        matches = ends < length - 1
+        for back in range(self.max_ngram):
+            suffix_token = row[jnp.maximum(length - 1 - back, 0)]
+            matches &= (ends >= back) & (jnp.roll(row, back) == suffix_token)
+            matched += matches
+        # The longest match, and of those the last.
+        end = row.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
+        period = jnp.maximum(length - 1 - end, 1)
+        steps = jnp.arange(num_drafts, dtype=jnp.int32)
+        found = jnp.where(matched[end] > 0, num_drafts, 0).astype(jnp.int32)
+        return row[end + 1 + steps % period], found

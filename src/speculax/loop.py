@@ -1,0 +1,324 @@
+"""The decoding loop on device: draft, score, verify, commit, for rows that go their own ways.
+
+It knows models and drafters only as protocols. The host calls `prefill` once and `decode_chunk`
+until no row is live; a chunk is a fixed number of steps without a word to the host.
+
+Noise is derived from a request's seed, the number of its committed tokens at the start of the step,
+the index within the step and the stream (proposal, acceptance, draw): never from the row's place in
+the batch, and no number is used in two steps.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from speculax.batching import write_rows
+from speculax.laws import Logits, softmax
+from speculax.types import Draft, Drafter, LanguageModel, Verdict
+from speculax.verify.greedy import greedy_verdict
+from speculax.verify.step import NO_TOKEN, Step, draw_verdict
+from speculax.verify.token import plan_token
+
+PREFILL_WIDTH = 64
+STEPS_PER_CHUNK = 4
+PROPOSAL, ACCEPTANCE, DRAW = range(3)  # streams of noise
+
+
+class Requests(NamedTuple):
+    """What the rows ask for.
+
+    Attributes:
+        limits: int32 (B,), the length a row may reach, its prompt included.
+        temperature: float32 (B,), 0 for greedy rows.
+        seeds: uint32 (B,).
+        eos_ids: int32 (E,), the tokens that end a row.
+    """
+
+    limits: jax.Array
+    temperature: jax.Array
+    seeds: jax.Array
+    eos_ids: jax.Array
+
+
+class State(NamedTuple):
+    """What the next step needs.
+
+    Attributes:
+        tokens: int32 (B, S), the committed tokens of each row, prompt included.
+        accepted: bool (B, S), which of them were accepted drafts.
+        lengths: int32 (B,), how many there are.
+        live: bool (B,), which rows go on.
+        failed: bool (B,), which rows stopped because their law could not be drawn from.
+        cache: The model's, with all but the last committed token.
+        drafter: The drafter's own state.
+    """
+
+    tokens: jax.Array
+    accepted: jax.Array
+    lengths: jax.Array
+    live: jax.Array
+    failed: jax.Array
+    cache: Any
+    drafter: Any
+
+
+class Counts(NamedTuple):
+    """What happened in a chunk, after cutting.
+
+    Attributes:
+        steps: int32 (B,), steps in which the row was live.
+        drafted: int32 (B, G), draft tokens judged, by place in the draft.
+        accepted: int32 (B, G), draft tokens kept, by place in the draft.
+        hits: int32 (B,), draft tokens that held, or would have, had any been asked for.
+        misses: int32 (B,), steps in which one did not, or none was found.
+    """
+
+    steps: jax.Array
+    drafted: jax.Array
+    accepted: jax.Array
+    hits: jax.Array
+    misses: jax.Array
+
+
+class Report(NamedTuple):
+    """What the host reads after a chunk: the parts of `State` it shows, and the chunk's counts."""
+
+    tokens: jax.Array
+    accepted: jax.Array
+    lengths: jax.Array
+    live: jax.Array
+    failed: jax.Array
+    counts: Counts
+
+
+@partial(jax.jit, static_argnames=("network", "drafter", "num_slots"))
+def prefill(
+    params: Any,
+    prompts: jax.Array,
+    prompt_lengths: jax.Array,
+    limits: jax.Array,
+    *,
+    network: LanguageModel,
+    drafter: Drafter | None,
+    num_slots: int,
+) -> State:
+    """Read all but the last token of each prompt, a piece of `PREFILL_WIDTH` tokens at a time.
+
+    Args:
+        params: The model's parameters.
+        prompts: int32 (B, S), each row filled from the left.
+        prompt_lengths: int32 (B,), at least 1.
+        limits: int32 (B,), the length each row may reach.
+        network: The model; static.
+        drafter: The drafter; static.
+        num_slots: Cache slots a row, a multiple of `PREFILL_WIDTH`; static.
+    """
+    batch = prompts.shape[0]
+    offsets = jnp.arange(PREFILL_WIDTH, dtype=jnp.int32)[None]
+
+    def read_piece(i: jax.Array, cache: Any) -> Any:
+        start = i * PREFILL_WIDTH
+        piece = jax.lax.dynamic_slice_in_dim(prompts, start, PREFILL_WIDTH, axis=1)
+        positions = jnp.broadcast_to(start + offsets, piece.shape)
+        _, cache = network.score(params, piece, positions, cache)
+        return network.keep(cache, jnp.full((batch,), start + PREFILL_WIDTH, jnp.int32))
+
+    num_pieces = -(-jnp.max(prompt_lengths - 1) // PREFILL_WIDTH)
+    cache = network.init_cache(batch, num_slots)
+    cache = jax.lax.fori_loop(0, num_pieces, read_piece, cache)
+    return State(
+        tokens=prompts,
+        accepted=jnp.zeros(prompts.shape, bool),
+        lengths=prompt_lengths,
+        live=prompt_lengths < limits,
+        failed=jnp.zeros((batch,), bool),
+        cache=network.keep(cache, prompt_lengths - 1),
+        drafter=None if drafter is None else drafter.init(prompts, prompt_lengths),
+    )
+
+
+@partial(
+    jax.jit,
+    static_argnames=("network", "drafter", "width", "is_sampled"),
+    donate_argnames=("state",),
+)
+def decode_chunk(
+    params: Any,
+    state: State,
+    requests: Requests,
+    draft_lengths: jax.Array,
+    *,
+    network: LanguageModel,
+    drafter: Drafter | None,
+    width: int,
+    is_sampled: bool,
+) -> tuple[State, Report]:
+    """Run `STEPS_PER_CHUNK` steps, or fewer if no row is live any more.
+
+    Args:
+        params: The model's parameters.
+        state: Given away: its buffers are reused.
+        requests: What the rows ask for.
+        draft_lengths: int32 (B,), how many tokens to draft for each row, at most `width`.
+        network: The model; static.
+        drafter: The drafter, None for plain decoding; static.
+        width: How many draft tokens the compiled step has room for; static.
+        is_sampled: Whether any row has a temperature above 0; static.
+    """
+    zeros = jnp.zeros_like(state.lengths)
+    by_place = jnp.zeros((*zeros.shape, width), jnp.int32)
+
+    def is_unfinished(carry: tuple[jax.Array, State, Counts]) -> jax.Array:
+        return (carry[0] < STEPS_PER_CHUNK) & jnp.any(carry[1].live)
+
+    def run_step(carry: tuple[jax.Array, State, Counts]) -> tuple[jax.Array, State, Counts]:
+        i, state, counts = carry
+        state, new_counts = _step(
+            params, state, requests, draft_lengths, network, drafter, width, is_sampled
+        )
+        return i + 1, state, jax.tree.map(jnp.add, counts, new_counts)
+
+    carry = (jnp.int32(0), state, Counts(zeros, by_place, by_place, zeros, zeros))
+    _, state, counts = jax.lax.while_loop(is_unfinished, run_step, carry)
+    shown = (state.tokens, state.accepted, state.lengths, state.live, state.failed)
+    return state, Report(*shown, counts)
+
+
+def _step(
+    params: Any,
+    state: State,
+    requests: Requests,
+    draft_lengths: jax.Array,
+    network: LanguageModel,
+    drafter: Drafter | None,
+    width: int,
+    is_sampled: bool,
+) -> tuple[State, Counts]:
+    """One round: draft, score, verify, cut, commit."""
+    lengths = state.lengths
+    noise = partial(_uniforms, requests.seeds, lengths)
+    pending = jnp.take_along_axis(state.tokens, lengths[:, None] - 1, axis=1)
+
+    proposal, drafter_state = _propose(drafter, state.drafter, pending[:, 0], noise, width)
+    room = requests.limits - lengths - 1  # the last place is the drawn token's
+    asked = jnp.clip(jnp.minimum(draft_lengths, room), 0, width)
+    draft = Draft(
+        proposal.tokens[:, :width],
+        jnp.minimum(proposal.lengths, asked),
+        None if proposal.probs is None else proposal.probs[:, :width],
+    )
+
+    tokens = jnp.concatenate([pending, draft.tokens], axis=1)
+    place = jnp.arange(width + 1, dtype=jnp.int32)[None]
+    hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
+    logits = network.head(params, hidden)
+    verdict = _verify(draft, logits, requests.temperature if is_sampled else None, noise)
+    verdict, live, failed = _cut(verdict, state, requests)
+
+    kept = verdict["num_accepted"]
+    emitted = jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
+    lengths += emitted
+    new_state = State(
+        tokens=write_rows(state.tokens, verdict["tokens"], state.lengths),
+        accepted=write_rows(state.accepted, place < kept[:, None], state.lengths),
+        lengths=lengths,
+        live=live,
+        failed=failed,
+        cache=network.keep(cache, lengths - 1),
+        drafter=None if drafter is None else drafter.commit(drafter_state, verdict),
+    )
+    return new_state, _count(state.live, proposal, draft, asked, verdict, emitted)
+
+
+def _propose(
+    drafter: Drafter | None, state: Any, pending: jax.Array, noise: Any, width: int
+) -> tuple[Draft, Any]:
+    """Up to `width` draft tokens, but at least one: to learn whether drafting would pay."""
+    if drafter is None:
+        nothing = jnp.zeros_like(pending)
+        return Draft(nothing[:, None], nothing), state
+    return drafter.propose(state, pending, noise(PROPOSAL, max(width, 1)))
+
+
+def _verify(draft: Draft, logits: jax.Array, temperature: jax.Array | None, noise: Any) -> Verdict:
+    """Judge the drafts by `logits` (B, G+1, V); without a temperature, greedily."""
+    batch, num_rows, vocab_size = logits.shape
+    rows = logits.reshape(-1, vocab_size)
+    if temperature is None:
+        unused = jnp.zeros(draft.tokens.shape), jnp.zeros((batch,))
+        return greedy_verdict(Step(draft.tokens, draft.lengths, *unused), Logits(rows))
+    step = Step(
+        draft.tokens,
+        draft.lengths,
+        accept_uniforms=noise(ACCEPTANCE, num_rows - 1),
+        sample_uniforms=noise(DRAW, 1)[:, 0],
+    )
+    target = softmax(rows, jnp.repeat(temperature, num_rows))
+    draft_law = step.draft_law(draft.probs)
+    return draw_verdict(step, plan_token(step, target, draft_law), target, draft_law)
+
+
+def _cut(
+    verdict: Verdict, state: State, requests: Requests
+) -> tuple[Verdict, jax.Array, jax.Array]:
+    """The verdict up to the row's end, which rows stay live, and which failed."""
+    tokens, num_accepted = verdict["tokens"], verdict["num_accepted"]
+    place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    is_made = tokens != NO_TOKEN
+    is_eos = jnp.any(tokens[:, :, None] == requests.eos_ids[None, None], axis=2) & is_made
+    num_made = jnp.sum(is_made, axis=1, dtype=jnp.int32)
+    to_eos = jnp.where(jnp.any(is_eos, axis=1), jnp.argmax(is_eos, axis=1) + 1, tokens.shape[1] + 1)
+    end = jnp.minimum(jnp.minimum(num_made, to_eos), requests.limits - state.lengths)
+    end = jnp.where(state.live, end, 0).astype(jnp.int32)
+
+    failed = state.live & (num_made == num_accepted) & (num_made < to_eos)
+    is_over = (end == to_eos) | (state.lengths + end >= requests.limits) | failed
+    verdict = {
+        "num_accepted": jnp.minimum(num_accepted, end),
+        "tokens": jnp.where(place < end[:, None], tokens, NO_TOKEN),
+    }
+    return verdict, state.live & ~is_over, state.failed | failed
+
+
+def _count(
+    live: jax.Array,
+    proposal: Draft,
+    draft: Draft,
+    asked: jax.Array,
+    verdict: Verdict,
+    emitted: jax.Array,
+) -> Counts:
+    kept, first = verdict["num_accepted"], verdict["tokens"][:, 0]
+    would_hold = (proposal.lengths > 0) & (proposal.tokens[:, 0] == first)
+    hits = jnp.where(asked > 0, kept, would_hold)
+    was_missed = jnp.where(asked > 0, (kept < draft.lengths) | (draft.lengths == 0), ~would_hold)
+    # A row that ended inside its accepted drafts was not judged on the rest.
+    judged = jnp.where(emitted > kept, draft.lengths, jnp.minimum(draft.lengths, kept))
+    place = jnp.arange(draft.tokens.shape[1], dtype=jnp.int32)[None]
+    counts = Counts(
+        steps=jnp.ones_like(kept),
+        drafted=place < judged[:, None],
+        accepted=place < kept[:, None],
+        hits=hits,
+        misses=was_missed,
+    )
+    return jax.tree.map(
+        lambda x: jnp.where(live.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0).astype(jnp.int32),
+        counts,
+    )
+
+
+def _uniforms(seeds: jax.Array, lengths: jax.Array, stream: int, count: int) -> jax.Array:
+    """float32 (B, count) in [0, 1), multiples of 2**-24."""
+
+    def draw(seed: jax.Array, length: jax.Array) -> jax.Array:
+        key = jax.random.key(seed, impl="threefry2x32")
+        key = jax.random.fold_in(jax.random.fold_in(key, length), stream)
+        bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(
+            jnp.arange(count, dtype=jnp.uint32)
+        )
+        return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+
+    return jax.vmap(draw)(seeds, lengths)
