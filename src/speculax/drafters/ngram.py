@@ -81,7 +81,7 @@ class NGram:
         for back in range(self.max_ngram):
             suffix_token = row[jnp.maximum(length - 1 - back, 0)]
             matches &= (ends >= back) & (jnp.roll(row, back) == suffix_token)
-            matched += matches
+            matched += matches.astype(jnp.int32)
         # The longest match, and of those the last.
         end = row.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
         period = jnp.maximum(length - 1 - end, 1)
