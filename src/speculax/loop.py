@@ -292,7 +292,7 @@ def _count(
 ) -> Counts:
     kept, first = verdict["num_accepted"], verdict["tokens"][:, 0]
     would_hold = (proposal.lengths > 0) & (proposal.tokens[:, 0] == first)
-    hits = jnp.where(asked > 0, kept, would_hold)
+    hits = jnp.where(asked > 0, kept, would_hold.astype(jnp.int32))
     was_missed = jnp.where(asked > 0, (kept < draft.lengths) | (draft.lengths == 0), ~would_hold)
     # A row that ended inside its accepted drafts was not judged on the rest.
     judged = jnp.where(emitted > kept, draft.lengths, jnp.minimum(draft.lengths, kept))
@@ -305,7 +305,7 @@ def _count(
         misses=was_missed,
     )
     return jax.tree.map(
-        lambda x: jnp.where(live.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0).astype(jnp.int32),
+        lambda x: jnp.where(live.reshape((-1,) + (1,) * (x.ndim - 1)), x.astype(jnp.int32), 0),
         counts,
     )
 
