@@ -6,7 +6,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from rich.style import Style
 
 import speculax as sx
 from speculax.cli.errors import CommandError, reported
+from speculax.models.load import cache_directory
 
 
 @reported
@@ -70,6 +72,7 @@ def generate(
             "leave out one of the two",
         )
 
+    _keep_compiled_programs()
     drafter = None if no_draft else sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
     target = sx.load(model)
 
@@ -83,24 +86,14 @@ def generate(
             seed=seed,
         )
 
-    if compare:
-        # Both have compiled and touched their memory before either is timed.
-        with _status("compiling"):
-            for either in (drafter, None):
-                next(iter(start(either, seed)), None)
-
-    printer = None if as_json else _Printer(target.tokenizer)
-    result, interrupted = _run(start(drafter, seed), printer)
-    if not as_json:
-        _say(_describe(result, temperature))
-
+    stream = start(drafter, seed)  # complains of the arguments before anything is shown
+    result, interrupted = _run(stream, None if as_json else _Printer(target.tokenizer))
     plain = None
     if compare and not interrupted:
-        plain, interrupted = _run(start(None, result.seed))
-        if interrupted:
-            plain = None
-        elif not as_json:
-            _say(_describe_comparison(result, plain, temperature))
+        try:
+            result, plain = _time_both(start, drafter, result.seed)
+        except KeyboardInterrupt:
+            interrupted = True
 
     if as_json:
         settings = {
@@ -112,6 +105,10 @@ def generate(
             "max_ngram": max_ngram,
         }
         print(json.dumps(_as_json(result, plain, settings), allow_nan=False))
+    else:
+        _say(_describe(result, temperature))
+        if plain is not None:
+            _say(_describe_comparison(result, plain, temperature))
     if interrupted:
         raise typer.Exit(130)
 
@@ -151,6 +148,14 @@ def _require(condition: bool, option: str, expected: str, given: float) -> None:
         )
 
 
+def _keep_compiled_programs() -> None:
+    """Let later runs start without compiling, unless the environment names another place."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
+    # Where that fails, programs are compiled as ever: nothing a person need know.
+    warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
+
+
 def _status(doing: str) -> Status:
     """A spinner on stderr where that is a terminal, else nothing."""
     return Console(stderr=True).status(doing)
@@ -174,6 +179,23 @@ def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Gener
     return result, interrupted
 
 
+def _time_both(
+    start: Callable[[sx.NGram | None, int], sx.Stream], drafter: sx.NGram | None, seed: int
+) -> tuple[sx.Generation, sx.Generation]:
+    """With and without drafts, timed after each has compiled all that it needs.
+
+    The former has: it was just run. The latter compiles in its first chunk.
+    """
+    with _status("comparing"):
+        next(iter(start(None, seed)), None)
+        streams = [start(drafter, seed), start(None, seed)]
+        for stream in streams:
+            for _ in stream:
+                pass
+    [drafted], [plain] = (stream.results() for stream in streams)
+    return drafted, plain
+
+
 class _Printer:
     """Writes tokens to stdout as text; marks accepted drafts if that is a terminal."""
 
@@ -189,26 +211,29 @@ class _Printer:
             _say(f"{looks}: draft tokens that the target accepted; plain: tokens it drew itself")
 
     def show(self, tokens: Iterable[int], accepted: Iterable[bool]) -> None:
+        pieces = []
         for token, was_draft in zip(tokens, accepted, strict=True):
+            pieces += self._pieces(self.decoder.push(int(token)), was_draft)
             self.num_shown += 1
-            self._write(self.decoder.push(int(token)), self.marked if was_draft else Style())
+        self._write(pieces)
 
     def finish(self, result: sx.Generation) -> None:
         """Show what an interruption kept from being shown, and end the line on a terminal."""
         self.show(result.tokens[self.num_shown :], result.accepted[self.num_shown :])
-        self._write(self.decoder.flush(), Style())
+        self._write(self._pieces(self.decoder.flush(), False))
         if self.console.is_terminal:
-            self._write("\n", Style())
+            self._write([Segment("\n")])
 
-    def _write(self, text: str, style: Style) -> None:
-        # Raw segments: rich would expand tabs. A newline is not marked, or some terminals
-        # would underline the rest of the line.
-        pieces = [
-            Segment(piece, None if piece == "\n" else style)
+    def _pieces(self, text: str, was_draft: bool) -> list[Segment]:
+        # A newline is never marked: some terminals would underline the rest of the line.
+        return [
+            Segment(piece, self.marked if was_draft and piece != "\n" else None)
             for piece in re.split("(\n)", text)
             if piece
         ]
-        if pieces:
+
+    def _write(self, pieces: list[Segment]) -> None:
+        if pieces:  # as they are: rich would expand tabs and break lines
             self.console.print(Segments(pieces), end="", crop=False)
 
 

@@ -1,0 +1,269 @@
+"""`speculax generate`, in process, with a toy model."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import speculax as sx
+from speculax.cli.app import app
+from tests.cli import toy
+
+PROMPT = "\tsix_é [b]\n\tsix"
+STATS = re.compile(
+    r"(\d+) tokens in (\d+) steps, [\d.]+ tok/s, block efficiency [\d.]+, "
+    r"(acceptance rate [\d.]+|no drafts), first token after [\d.]+ s.*"
+)
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sx, "load", lambda name: toy.model())
+    # A setting of the whole process, which other tests share.
+    monkeypatch.setattr("speculax.cli.generate._keep_compiled_programs", lambda: None)
+
+
+def run(*args: str, **kwargs):
+    # Short drafts compile fewer programs.
+    return CliRunner().invoke(app, ["generate", "--draft-length=3", *args], **kwargs)
+
+
+def run_json(*args: str):
+    result = run("--json", *args)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def expect_error(result, problem: str):
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.fullmatch(r"error: [^\n]+\.\n\nhint: [^\n]+\n", result.stderr)
+    assert problem in result.stderr
+
+
+def test_text_alone_is_on_stdout_and_one_line_of_stats_on_stderr():
+    result = run(PROMPT, "--max-new-tokens", "60")
+    assert result.exit_code == 0
+    assert result.stdout == sx.generate(toy.model(), PROMPT, max_new_tokens=60).text
+    assert "_é [b]\n\tsix" in result.stdout
+    assert STATS.fullmatch(result.stderr.rstrip("\n"))
+
+
+def test_the_options_reach_generate():
+    shown = run_json(
+        PROMPT, "--max-new-tokens=50", "--temperature=0.7", "--seed=9", "--draft-length=2",
+        "--max-ngram=2",
+    )  # fmt: skip
+    expected = sx.generate(
+        toy.model(),
+        PROMPT,
+        drafter=sx.NGram(draft_length=2, max_ngram=2),
+        max_new_tokens=50,
+        temperature=0.7,
+        seed=9,
+    )
+    assert shown["text"] == expected.text
+    assert shown["tokens"] == expected.tokens.tolist()
+    assert shown["accepted"] == expected.accepted.tolist()
+    assert shown["seed"] == 9
+    assert shown["stop_reason"] == expected.stop_reason
+    assert shown["stats"]["drafted"] == expected.stats.drafted > 0
+    assert shown["settings"] == {
+        "model": "gemma3-270m",
+        "drafter": "ngram",
+        "max_new_tokens": 50,
+        "temperature": 0.7,
+        "draft_length": 2,
+        "max_ngram": 2,
+    }
+
+
+def test_no_draft_drafts_nothing():
+    shown = run_json(PROMPT, "--no-draft", "--max-new-tokens=20")
+    assert shown["stats"]["drafted"] == 0
+    assert shown["stats"]["acceptance_rate"] is None
+    assert not any(shown["accepted"])
+    assert "no drafts" in run(PROMPT, "--no-draft", "--max-new-tokens=20").stderr
+
+
+def test_a_fresh_seed_is_shown_and_repeats_the_text():
+    options = (PROMPT, "--temperature=1", "--max-new-tokens=40")
+    fresh = run_json(*options)
+    again = run_json(*options, f"--seed={fresh['seed']}")
+    assert again["tokens"] == fresh["tokens"]
+    assert re.search(r", seed \d+$", run(*options).stderr.rstrip("\n"))
+
+
+def test_compare_tells_speedup_and_that_the_text_is_the_same():
+    result = run(PROMPT, "--compare", "--max-new-tokens=60")
+    assert result.exit_code == 0
+    assert result.stdout == sx.generate(toy.model(), PROMPT, max_new_tokens=60).text
+    stats, comparison = result.stderr.splitlines()
+    assert STATS.fullmatch(stats)
+    assert re.fullmatch(
+        r"without speculation: 60 tokens, [\d.]+ tok/s, same text; speedup [\d.]+x "
+        r"\(tokens per second of decoding on cpu, one request, both warm\)",
+        comparison,
+    )
+
+
+def test_compare_as_json():
+    shown = run_json(PROMPT, "--compare", "--max-new-tokens=60")
+    comparison = shown["comparison"]
+    assert comparison["same_text"] is True
+    assert comparison["stats"]["drafted"] == 0
+    assert comparison["speedup"] == pytest.approx(
+        shown["stats"]["tokens_per_second"] / comparison["stats"]["tokens_per_second"]
+    )
+
+
+def test_compare_admits_another_text(monkeypatch: pytest.MonkeyPatch):
+    stream = sx.stream
+
+    def unlike(*args, drafter, **kwargs):
+        return stream(*args, drafter=drafter, **kwargs | {"max_new_tokens": 9 if drafter else 8})
+
+    monkeypatch.setattr(sx, "stream", unlike)
+    assert "NOT the same text" in run(PROMPT, "--compare").stderr
+    assert "the law is the same" in run(PROMPT, "--compare", "--temperature=1").stderr
+
+
+def test_prompt_from_a_file_or_stdin_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_bytes((PROMPT + "_é [b]\n").encode())
+    texts = [
+        run(f"--prompt-file={path}").stdout,
+        run("--prompt-file=-", input=path.read_bytes()).stdout,
+        run(path.read_text(encoding="utf-8")).stdout,
+    ]
+    assert texts[0].startswith("\tsix")
+    assert texts == [texts[0]] * 3
+
+
+def test_zero_tokens():
+    result = run(PROMPT, "--max-new-tokens=0", "--compare")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr.startswith("0 tokens in 0 steps")
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ((), "a prompt is needed"),
+        (("a", "--prompt-file=b"), "PROMPT and --prompt-file were both given"),
+        (("--prompt-file=missing.txt",), "the prompt file missing.txt could not be read"),
+        (("--prompt-file=.",), "the prompt file . could not be read"),
+        (("a\udcff",), "PROMPT is not UTF-8 text: byte 1 is 0xff"),
+        (("a", "--max-new-tokens=-1"), "--max-new-tokens must be at least 0, got -1"),
+        (("a", "--temperature=-1"), "--temperature must be a number from 0 up, got -1.0"),
+        (("a", "--temperature=nan"), "--temperature must be a number from 0 up, got nan"),
+        (("a", "--draft-length=-2"), "--draft-length must be at least 0, got -2"),
+        (("a", "--max-ngram=0"), "--max-ngram must be at least 1, got 0"),
+        (("a", "--compare", "--no-draft"), "--compare runs with and without drafts"),
+        (("a" * 1100,), "1101"),
+        (("a", "--max-new-tokens=2000"), "2000"),
+    ],
+)
+def test_errors(args, problem):
+    expect_error(run(*args), problem)
+
+
+@pytest.mark.parametrize(
+    ("args", "content"), [(["--prompt-file=-"], b"ab\xff"), (["--prompt-file=bad.txt"], b"ab\xff")]
+)
+def test_a_prompt_that_is_not_utf8(args, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.txt").write_bytes(content)
+    expect_error(run(*args, input=content), "is not UTF-8 text: byte 2 is 0xff")
+
+
+@pytest.mark.skipif("os.geteuid() == 0", reason="root may read everything")
+def test_a_prompt_file_without_permission(tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.touch(mode=0)
+    expect_error(run(f"--prompt-file={path}"), "Permission denied")
+
+
+def test_damaged_weights_are_an_error(monkeypatch):
+    monkeypatch.setattr(sx, "load", lambda name: toy.model(damaged=True))
+    expect_error(run("a"), "request 0")
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (
+            sx.models.errors.LoadError("it is [red]cut[/red] short", "get it again"),
+            "error: it is [red]cut[/red] short.\n\nhint: get it again\n",
+        ),
+        (
+            ModuleNotFoundError("No module named 'gguf'", name="gguf"),
+            "error: No module named 'gguf'.\n\nhint: pip install 'speculax[all]'\n",
+        ),
+        (
+            OSError(28, "No space left on device", "/x"),
+            "error: [Errno 28] No space left on device: '/x'.\n\nhint: check that files can be "
+            "read, and that the disk can be written and is not full\n",
+        ),
+    ],
+)
+def test_what_load_raises_is_reported(monkeypatch, raised, shown):
+    def load(name):
+        raise raised
+
+    monkeypatch.setattr(sx, "load", load)
+    result = run("a")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", shown)
+
+
+class Interrupting:
+    """A stream in which Ctrl-C is pressed after `num_chunks`."""
+
+    def __init__(self, stream, num_chunks):
+        self.stream, self.num_chunks = stream, num_chunks
+
+    def __iter__(self):
+        for i, chunk in enumerate(self.stream):
+            if i == self.num_chunks:
+                raise KeyboardInterrupt
+            yield chunk
+        raise KeyboardInterrupt
+
+    def results(self):
+        return self.stream.results()
+
+
+@pytest.mark.parametrize("num_chunks", [0, 1])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_keeps_what_was_made(monkeypatch, num_chunks, as_json):
+    stream = sx.stream
+    monkeypatch.setattr(
+        sx, "stream", lambda *args, **kwargs: Interrupting(stream(*args, **kwargs), num_chunks)
+    )
+    result = run(PROMPT, "--max-new-tokens=900", *["--json"] * as_json)
+    assert result.exit_code == 130
+    if as_json:
+        shown = json.loads(result.stdout)
+        assert shown["stop_reason"] == "interrupted"
+        assert len(shown["tokens"]) < 900
+    else:
+        [num_tokens] = re.match(r"(\d+) tokens in .*, interrupted\n$", result.stderr).groups()
+        full = sx.generate(toy.model(), PROMPT, max_new_tokens=900)
+        assert result.stdout == toy.ByteTokenizer().decode(full.tokens[: int(num_tokens)])
+
+
+def test_ctrl_c_while_loading(monkeypatch):
+    def load(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sx, "load", load)
+    result = run("a")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_stats_do_not_hide_an_empty_run():
+    assert np.isnan(sx.generate(toy.model(), PROMPT, max_new_tokens=1).stats.acceptance_rate)
