@@ -429,3 +429,30 @@ def test_interrupted(make_gguf, cache, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         load(path)
     assert not left_in(cache)
+
+
+PROGRAM = """
+import time, speculax as sx
+start = time.perf_counter()
+model = sx.load("gemma3-270m")
+print(time.perf_counter() - start)
+sx.generate(model, "def fibonacci(n):", drafter=sx.NGram(), max_new_tokens=32)
+# Not ru_maxrss, which starts at what the parent process had.
+print(next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="weights are elsewhere")
+def test_gemma_takes_little_time_and_memory():
+    pytest.importorskip(GEMMA, reason="needs the `gemma` extra")
+    load("gemma3-270m")
+    seconds, kilobytes = [], []
+    for _ in range(2):
+        output = subprocess.check_output([sys.executable, "-c", PROGRAM], text=True).split()
+        seconds.append(float(output[0]))
+        kilobytes.append(int(output[1]))
+    assert min(seconds) < 5
+    weights, kv_cache = 4 * 268_098_176, 4 * 2 * 18 * 256 * 128
+    assert 1024 * max(kilobytes) < weights + kv_cache + 0.8e9

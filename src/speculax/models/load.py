@@ -7,6 +7,7 @@ nobody ever reads half of one. A copy that is damaged, of another format, or mad
 is made again.
 """
 
+import ctypes
 import errno
 import hashlib
 import math
@@ -14,6 +15,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,13 +70,15 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
     copy = _read(directory, source) or _convert_once(directory, source)
     config, info = copy.info["config"], copy.info
     config = DecoderConfig(**config | {"global_layers": tuple(config["global_layers"])})
-    return Model(
+    model = Model(
         network=Decoder(config),
         params=_params(copy.tensors, config.num_layers),
         tokenizer=Tokenizer.from_json(copy.tokenizer, info["bos_id"]),
         eos_ids=tuple(info["eos_ids"]),
         name=source.name,
     )
+    _trim_heap()
+    return model
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,16 @@ def _params(tensors: dict[str, np.ndarray], num_layers: int) -> dict[str, Any]:
         else:
             params[name] = array
     return params
+
+
+def _trim_heap() -> None:
+    """Give free memory back to the system.
+
+    Reading a tokenizer of 262,144 tokens leaves 0.2 GB to malloc, in pieces too small for what
+    comes later: a fifth of what the weights take.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _sha256(path: Path) -> str:
