@@ -234,7 +234,7 @@ class _Printer:
 
     def _write(self, pieces: list[Segment]) -> None:
         if pieces:  # as they are: rich would expand tabs and break lines
-            self.console.print(Segments(pieces), end="", crop=False)
+            self.console.print(Segments(Segment.simplify(pieces)), end="", crop=False)
 
 
 def _say(line: str) -> None:
