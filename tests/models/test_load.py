@@ -330,6 +330,17 @@ def test_an_unsupported_model(make_gguf, cache, wrong, message):
     assert not left_in(cache)
 
 
+def test_a_quantization_that_cannot_be_read(make_gguf, cache, monkeypatch):
+    def dequantize(data, kind):
+        raise NotImplementedError
+
+    path = make_gguf().path
+    monkeypatch.setattr("gguf.quants.dequantize", dequantize)
+    with pytest.raises(LoadError, match=r"^token_embd.weight is stored as F32, .*; use a file"):
+        load(path)
+    assert not left_in(cache)
+
+
 def test_neutral_metadata_is_accepted(make_gguf, cache):
     load(make_gguf(metadata={"rope.scaling.type": "none", "rope.scaling.factor": 1.0}).path)
 

@@ -15,7 +15,7 @@ from speculax.models.config import DecoderConfig
 from speculax.models.errors import LoadError
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
+    from gguf import GGUFReader, ReaderTensor
 
 _SUPPORTED = "use a GGUF file of Gemma 3 270M or 1B"
 _DAMAGED = "download or convert the file again"
@@ -90,14 +90,12 @@ class GGUFFile:
 
     def pieces(self, name: str) -> Iterator[np.ndarray]:
         """The float32 values of the parameter `name`, in order, piece after piece."""
-        from gguf.quants import dequantize
-
         parts = [self._tensors[part] for part in _parts(name)]
         if name == "embedding":
             for start in range(0, len(parts[0].data), _ROWS):
-                yield dequantize(parts[0].data[start : start + _ROWS], parts[0].tensor_type)
+                yield _floats(parts[0], slice(start, start + _ROWS))
         else:
-            yield np.concatenate([dequantize(part.data, part.tensor_type) for part in parts]).T
+            yield np.concatenate([_floats(part) for part in parts]).T
 
     def _check_tensors(self, path: Path) -> None:
         expected = {part: name for name in self.shapes for part in _parts(name)}
@@ -136,6 +134,20 @@ def _open(path: Path) -> "GGUFReader":
     # The reader checks little: what it trips over depends on where the file ends.
     except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise LoadError(f"{path} is cut short or damaged ({error})", _DAMAGED) from error
+
+
+def _floats(tensor: "ReaderTensor", rows: slice = slice(None)) -> np.ndarray:
+    """Rows of a stored tensor as float32."""
+    from gguf.quants import dequantize
+
+    try:
+        return dequantize(tensor.data[rows], tensor.tensor_type)
+    except NotImplementedError as error:
+        raise LoadError(
+            f"{tensor.name} is stored as {tensor.tensor_type.name}, which the gguf package cannot "
+            "convert",
+            "use a file with another quantization",
+        ) from error
 
 
 def _gemma3_config(path: Path, metadata: Mapping[str, Any]) -> DecoderConfig:
