@@ -80,14 +80,49 @@ def count_accepted(passed: jax.Array) -> jax.Array:
 
 
 def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> Verdict:
-    """Draw the next token of each row as planned. Reads at most one pair of rows a batch row."""
+    """Draw the next token of each row as planned. Reads at most one pair of rows a batch row.
 
-    def draw(b: jax.Array) -> jax.Array:
-        i = plan.num_accepted[b]
-        rows = step.target_row(b, i), step.draft_row(b, i)
-        return _draw_token(target, draft, *rows, plan.subtract_draft[b], step.sample_uniforms[b])
+    Where the residual has no usable mass, by rounding or by NaN in the draft's row, the token is
+    drawn from the target; where that has none either, it is `NO_TOKEN`.
+    """
+    batch, size = step.tokens.shape[0], target.vocab_size
+    rows = jnp.arange(batch, dtype=jnp.int32)
+    target_rows = step.target_row(rows, plan.num_accepted)
+    draft_rows = step.draft_row(rows, plan.num_accepted)
 
-    return make_verdict(step, plan.num_accepted, map_rows(draw, step.tokens.shape[0]))
+    def residual(
+        target_row: jax.Array, draft_row: jax.Array, start: jax.Array | int, size: int
+    ) -> jax.Array:
+        weights = target.read(target_row, start, size)
+        return jnp.maximum(draft.subtract_from(weights, draft_row, start), 0.0)
+
+    def sum_rows(subtract: jax.Array) -> jax.Array:
+        def sum_row(b: jax.Array) -> jax.Array:
+            t, d = target_rows[b], draft_rows[b]
+            return jax.lax.cond(
+                subtract[b],
+                lambda: block_sums(residual(t, d, 0, size)),
+                lambda: block_sums(target.read(t, 0, size)),
+            )
+
+        return map_rows(sum_row, batch)
+
+    sums = sum_rows(plan.subtract_draft)
+    subtract = plan.subtract_draft & _usable(sums)
+    is_changed = jnp.any(subtract != plan.subtract_draft)
+    sums = jax.lax.cond(is_changed, lambda: sum_rows(subtract), lambda: sums)
+
+    def choose(b: jax.Array) -> jax.Array:
+        t, d = target_rows[b], draft_rows[b]
+        block, walk = choose_block(sums[b], step.sample_uniforms[b])
+        first, width = block * BLOCK_SIZE, min(BLOCK_SIZE, size)
+        start = jnp.minimum(first, size - width)
+        weights = jnp.where(subtract[b], residual(t, d, start, width), target.read(t, start, width))
+        is_inside = start + jnp.arange(width, dtype=jnp.int32) >= first
+        return start + choose_token(jnp.where(is_inside, weights, 0.0), walk)
+
+    drawn = jnp.where(_usable(sums), jax.vmap(choose)(rows), NO_TOKEN)
+    return make_verdict(step, plan.num_accepted, drawn)
 
 
 def make_verdict(step: Step, num_accepted: jax.Array, drawn: jax.Array) -> Verdict:
@@ -99,42 +134,7 @@ def make_verdict(step: Step, num_accepted: jax.Array, drawn: jax.Array) -> Verdi
     return {"num_accepted": num_accepted, "tokens": tokens}
 
 
-def _draw_token(
-    target: TargetLaw,
-    draft: DraftLaw,
-    target_row: jax.Array,
-    draft_row: jax.Array,
-    subtract: jax.Array,
-    uniform: jax.Array,
-) -> jax.Array:
-    """One token from the residual, or from the target where that has no usable mass; else -1."""
-    size = target.vocab_size
-
-    def from_target(start: jax.Array | int, size: int) -> jax.Array:
-        return target.read(target_row, start, size)
-
-    def from_residual(start: jax.Array | int, size: int) -> jax.Array:
-        weights = draft.subtract_from(from_target(start, size), draft_row, start)
-        return jnp.maximum(weights, 0.0)
-
-    def target_sums() -> jax.Array:
-        return block_sums(from_target(0, size))
-
-    sums = jax.lax.cond(subtract, lambda: block_sums(from_residual(0, size)), target_sums)
-    # By rounding, or by NaN in the draft's row, the residual can be unusable.
-    retry = subtract & ~_usable(sums)
-    sums = jax.lax.cond(retry, target_sums, lambda: sums)
-    subtract &= ~retry
-
-    block, walk = choose_block(sums, uniform)
-    first, width = block * BLOCK_SIZE, min(BLOCK_SIZE, size)
-    start = jnp.minimum(first, size - width)
-    weights = jnp.where(subtract, from_residual(start, width), from_target(start, width))
-    ids = start + jnp.arange(width, dtype=jnp.int32)
-    token = start + choose_token(jnp.where(ids >= first, weights, 0.0), walk)
-    return jnp.where(_usable(sums), token, NO_TOKEN)
-
-
 def _usable(sums: jax.Array) -> jax.Array:
-    total = jnp.sum(sums)
+    """Which rows of block sums (B, K) can be drawn from."""
+    total = jnp.sum(sums, axis=1)
     return jnp.isfinite(total) & (total > 0)
