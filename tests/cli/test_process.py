@@ -20,16 +20,16 @@ ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
     if name not in ("XLA_FLAGS", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE")
-}
+} | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
-def run(*args: str) -> subprocess.CompletedProcess[str]:
+def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         args,
         cwd=ROOT,
         capture_output=True,
         text=True,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
         timeout=120,
         check=False,
     )
@@ -145,6 +145,30 @@ def test_a_reader_that_leaves_is_no_error(options):
     _, complaints = process.communicate(timeout=60)
     assert "Traceback" not in complaints
     assert "Exception" not in complaints
+
+
+def test_compiled_programs_are_kept_and_read_again(made, tmp_path):
+    def run_with_cache():
+        return run(
+            *TOY,
+            PROMPT,
+            "--max-new-tokens=60",
+            SPECULAX_CACHE=str(tmp_path),
+            JAX_ENABLE_COMPILATION_CACHE="true",
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        )
+
+    results = [run_with_cache()]
+    programs = list((tmp_path / "compiled").iterdir())
+    results.append(run_with_cache())
+    assert programs
+    assert list((tmp_path / "compiled").iterdir()) == programs
+    for program in programs:  # a torn write
+        program.write_bytes(program.read_bytes()[:100])
+    results.append(run_with_cache())
+    for result in results:
+        assert result.stdout == made["text"]
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
