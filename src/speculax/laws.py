@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.argmax import argmax_row
+from speculax.argmax import argmax_row, block_maxima
 from speculax.batching import map_rows
 from speculax.inverse_cdf import block_sums
 
@@ -148,20 +148,28 @@ ScoredLaw = Probabilities | Logits
 
 def softmax(logits: jax.Array, temperature: jax.Array) -> Softmax:
     """The laws of `logits` (R, V) at `temperature` float32 (R,); reads each row twice."""
-    num_rows, vocab_size = logits.shape
+    likeliest, largest = argmax_rows(Logits(logits))
 
-    def normalizers(row: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        likeliest, largest = argmax_row(partial(_cut, logits, row), vocab_size)
+    def total(row: jax.Array) -> jax.Array:
         weights = _softmax_weights(
-            _cut(logits, row, 0, vocab_size),
-            _ids(0, vocab_size),
-            largest,
-            likeliest,
+            _cut(logits, row, 0, logits.shape[1]),
+            _ids(0, logits.shape[1]),
+            largest[row],
+            likeliest[row],
             temperature[row],
         )
-        return largest, likeliest, jnp.sum(block_sums(weights))
+        return jnp.sum(block_sums(weights))
 
-    return Softmax(logits, temperature, *map_rows(normalizers, num_rows))
+    totals = map_rows(total, logits.shape[0])
+    return Softmax(logits, temperature, largest, likeliest, totals)
+
+
+def argmax_rows(law: ScoredLaw) -> tuple[jax.Array, jax.Array]:
+    """The likeliest token of every row, int32 (R,), the lowest id of a tie; and its score."""
+    size = law.vocab_size
+    maxima = map_rows(lambda row: block_maxima(law.scores(row, 0, size)), law.rows.shape[0])
+    rows = jnp.arange(law.rows.shape[0], dtype=jnp.int32)
+    return jax.vmap(lambda row: argmax_row(maxima[row], partial(law.scores, row), size))(rows)
 
 
 def _softmax_weights(

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.argmax import argmax_row
-from speculax.batching import map_rows
-from speculax.laws import ScoredLaw
+from speculax.laws import ScoredLaw, argmax_rows
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import NO_TOKEN, Step, count_accepted, make_verdict
@@ -68,14 +66,9 @@ def _verify_greedy(arguments: Arguments) -> Verdict:
 def greedy_verdict(step: Step, target: ScoredLaw) -> Verdict:
     """Compare the draft tokens of a batch with the likeliest ones."""
     batch, length = step.tokens.shape
-
-    def likeliest(row: jax.Array) -> jax.Array:
-        token, score = argmax_row(
-            lambda start, size: target.scores(row, start, size), target.vocab_size
-        )
-        return jnp.where(jnp.isfinite(score) & (score > target.no_mass_score), token, NO_TOKEN)
-
-    best = map_rows(likeliest, batch * (length + 1)).reshape(batch, length + 1)
+    likeliest, score = argmax_rows(target)
+    is_usable = jnp.isfinite(score) & (score > target.no_mass_score)
+    best = jnp.where(is_usable, likeliest, NO_TOKEN).reshape(batch, length + 1)
     is_token = (step.tokens >= 0) & (step.positions < step.lengths[:, None])
     num_accepted = count_accepted(is_token & (step.tokens == best[:, :length]))
     drawn = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
