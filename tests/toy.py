@@ -1,0 +1,225 @@
+"""Language models and drafters small enough to know everything about them.
+
+A text puts a model into a state, and a state has a law: params are a table of logits (states, V).
+What a run should give can thus be written down in a few lines of Python, without caches and without
+batches.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import speculax as sx
+from speculax.batching import write_rows
+
+VOCAB = 8
+CERTAIN = 50.0  # a logit this far above all others leaves them less than 1e-20
+
+
+# --- Language models
+
+
+class Trail(NamedTuple):
+    """A cache: the state of the text after each token (B, S), and how many tokens are kept (B,)."""
+
+    states: jax.Array
+    lengths: jax.Array
+
+
+@dataclass(frozen=True)
+class Markov:
+    """A model whose state is the last token. Networks of different names share no programs."""
+
+    name: str = ""
+    vocab_size: int = VOCAB
+    context_length: int = 512
+
+    @property
+    def num_states(self):
+        return self.vocab_size
+
+    def after(self, state, token):
+        return token
+
+    def init_cache(self, batch_size, num_slots):
+        states = jnp.zeros((batch_size, num_slots), jnp.int32)
+        return Trail(states, jnp.zeros((batch_size,), jnp.int32))
+
+    def score(self, params, tokens, positions, cache, mask=None):
+        place = cache.lengths[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        before = jnp.take_along_axis(cache.states, jnp.maximum(place[:, :1] - 1, 0), axis=1)[:, 0]
+
+        def read(state, new):
+            token, misplaced = new
+            # Positions that do not follow on the kept tokens lead astray.
+            state = (self.after(state, token) + misplaced) % self.num_states
+            return state, state
+
+        start = jnp.where(cache.lengths > 0, before, 0)
+        states = jax.lax.scan(read, start, (tokens.T, (positions - place).T))[1].T
+        return states, cache._replace(states=write_rows(cache.states, states, cache.lengths))
+
+    def head(self, params, hidden):
+        return params[hidden]
+
+    def keep(self, cache, lengths):
+        return cache._replace(lengths=lengths.astype(jnp.int32))
+
+
+@dataclass(frozen=True)
+class LongMemory(Markov):
+    """A model whose state depends on every token of the text, and on their order."""
+
+    modulus: int = 97
+
+    @property
+    def num_states(self):
+        return self.modulus
+
+    def after(self, state, token):
+        return (5 * state + token + 1) % self.modulus
+
+
+@dataclass(frozen=True)
+class NeverForgets(LongMemory):
+    """A faulty one: what was scored stays in the cache, kept or not."""
+
+    def score(self, params, tokens, positions, cache, mask=None):
+        expected = cache.lengths[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        hidden, cache = super().score(params, tokens, expected, cache, mask)
+        return hidden, cache._replace(lengths=cache.lengths + tokens.shape[1])
+
+    def keep(self, cache, lengths):
+        return cache
+
+
+def model(network, logits, **kwargs):
+    return sx.Model(network, jnp.asarray(logits, jnp.float32), **kwargs)
+
+
+def random_logits(network, seed=0, spread=1.0):
+    """A table without ties, and without a token that is out of the question."""
+    rng = np.random.default_rng(seed)
+    return spread * rng.normal(size=(network.num_states, network.vocab_size)).astype(np.float32)
+
+
+def cycle_logits(vocab_size=VOCAB):
+    """For `Markov`: token t + 1 follows t for certain, and 0 follows the last."""
+    return CERTAIN * np.roll(np.eye(vocab_size, dtype=np.float32), 1, axis=1)
+
+
+def cycle(network=None, **kwargs):
+    """The model that counts."""
+    network = network or Markov()
+    return model(network, cycle_logits(network.vocab_size), **kwargs)
+
+
+def greedy_text(network, logits, prompt, num_new):
+    """What plain greedy decoding makes of a prompt, token after token."""
+    state, text = 0, []
+    for token in prompt:
+        state = network.after(state, token)
+    for _ in range(num_new):
+        text.append(int(np.argmax(logits[state])))
+        state = network.after(state, text[-1])
+    return text
+
+
+def softmax(logits):
+    weights = np.exp(np.asarray(logits, np.float64))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+# --- Drafters
+
+
+@dataclass(frozen=True)
+class MarkovDrafter:
+    """Samples each draft token from `law[last token]`; the law is a tuple of rows.
+
+    As a point mass it proposes the likeliest instead, and gives no laws.
+    """
+
+    law: tuple[tuple[float, ...], ...]
+    draft_length: int = 3
+    point_mass: bool = False
+
+    def init(self, tokens, lengths):
+        return ()
+
+    def propose(self, state, pending, uniforms):
+        law = jnp.asarray(self.law, jnp.float32)
+
+        def draw(token, uniform):
+            rows = law[token]
+            if self.point_mass:
+                token = jnp.argmax(rows, axis=1).astype(jnp.int32)
+            else:
+                passed = jnp.cumsum(rows, axis=1)[:, :-1] <= uniform[:, None]
+                token = jnp.sum(passed, axis=1, dtype=jnp.int32)
+            return token, (token, rows)
+
+        tokens, rows = jax.lax.scan(draw, pending, uniforms.T)[1]
+        lengths = jnp.full(pending.shape, uniforms.shape[1], jnp.int32)
+        probs = None if self.point_mass else rows.swapaxes(0, 1)
+        return sx.Draft(tokens.T, lengths, probs), state
+
+    def commit(self, state, verdict):
+        return state
+
+
+def perfect_drafter(logits, draft_length=3):
+    """Proposes what greedy decoding with the `Markov` table would give."""
+    law = tuple(tuple(row) for row in np.asarray(logits).tolist())
+    return MarkovDrafter(law, draft_length, point_mass=True)
+
+
+def sampling_drafter(law, draft_length=3):
+    return MarkovDrafter(tuple(tuple(row) for row in np.asarray(law).tolist()), draft_length)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Proposes `scripts[row][position]` for each position of the text; a script may be short."""
+
+    scripts: tuple[tuple[int, ...], ...]
+    draft_length: int = 3
+
+    def init(self, tokens, lengths):
+        return lengths
+
+    def propose(self, state, pending, uniforms):
+        longest = max(map(len, self.scripts))
+        padded = [[*script, *[-1] * (longest - len(script))] for script in self.scripts]
+        script = jnp.asarray(padded, jnp.int32)
+        place = state[:, None] + jnp.arange(uniforms.shape[1], dtype=jnp.int32)[None]
+        tokens = jnp.take_along_axis(script, jnp.minimum(place, longest - 1), axis=1)
+        ends = jnp.asarray([len(script) for script in self.scripts], jnp.int32)
+        lengths = jnp.clip(ends - state, 0, uniforms.shape[1])
+        return sx.Draft(tokens, lengths), state
+
+    def commit(self, state, verdict):
+        return state + jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
+
+
+@dataclass(frozen=True)
+class Erratic:
+    """Proposes tokens and numbers of tokens that have nothing to do with the model."""
+
+    draft_length: int = 3
+    vocab_size: int = VOCAB
+
+    def init(self, tokens, lengths):
+        return lengths
+
+    def propose(self, state, pending, uniforms):
+        count = uniforms.shape[1]
+        place = state[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
+        tokens = (7 * place * place + 3 * pending[:, None]) % self.vocab_size
+        return sx.Draft(tokens, (state * 5 + pending) % (count + 1)), state
+
+    def commit(self, state, verdict):
+        return state + jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
