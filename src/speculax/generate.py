@@ -2,6 +2,7 @@
 
 import math
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -356,7 +357,7 @@ def _to_ids(model: Model, i: int, prompt: Any) -> np.ndarray:
 
 
 def _one_each(
-    name: str, values: Any, num: int, kind: type, least: float, most: float = math.inf
+    name: str, values: Any, num: int, kind: type, least: float, most: float = sys.float_info.max
 ) -> list:
     """One value for each request, from one value or a list of them."""
     if np.ndim(values) == 0:
@@ -367,13 +368,20 @@ def _one_each(
             "match their numbers."
         )
     for value in values:
-        if kind(value) != value or not least <= value <= most:
-            between = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-            raise ValueError(
-                f"{name} must be {'an integer' if kind is int else 'a number'} {between}, got "
-                f"{value}; change it."
+        if not _is_between(value, kind, least, most):
+            what = "an integer" if kind is int else "a finite number"
+            between = (
+                f"from {least} to {most}" if most < sys.float_info.max else f"at least {least}"
             )
+            raise ValueError(f"{name} must be {what} {between}, got {value}; change it.")
     return [kind(value) for value in values]
+
+
+def _is_between(value: Any, kind: type, least: float, most: float) -> bool:
+    try:
+        return bool(least <= value <= most) and kind(value) == value
+    except (TypeError, ValueError):  # not a number at all
+        return False
 
 
 def _bucket(num_slots: int) -> int:
