@@ -1,0 +1,101 @@
+"""A law that cannot be drawn from is an error that names request and position, if it is needed.
+
+Faults seen in public: NaN turned into a plausible token; a row that makes nothing and stalls its
+batch. And the other way round: laws that nobody needs disturbing anybody.
+"""
+
+import numpy as np
+import pytest
+
+import speculax as sx
+from tests import toy
+
+BROKEN, EOS = 5, 6
+DRAFTER = toy.perfect_drafter(toy.cycle_logits())
+DAMAGE = {
+    "NaN": lambda row: np.full_like(row, np.nan),
+    "one NaN": lambda row: np.where(np.arange(len(row)) == 0, np.nan, row),
+    "infinity": lambda row: np.where(np.arange(len(row)) == 2, np.inf, row),
+    "no mass": lambda row: np.full_like(row, -np.inf),
+}
+GREEDY_AND_SAMPLED = pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+
+
+def broken_model(damage="NaN", token=BROKEN):
+    """The counting toy, unable to say what comes after a token."""
+    logits = toy.cycle_logits()
+    logits[token] = DAMAGE[damage](logits[token])
+    return toy.model(toy.Markov(), logits)
+
+
+def run(model, prompts, temperature, drafter=DRAFTER, num_new=12):
+    return sx.generate(
+        model,
+        prompts,
+        drafter=drafter,
+        max_new_tokens=num_new,
+        temperature=temperature,
+        seed=0,
+        eos_ids=(EOS,),
+    )
+
+
+@GREEDY_AND_SAMPLED
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("steps_before", range(6))
+def test_the_error_names_request_and_position(damage, temperature, steps_before):
+    """Whether the law is that of a first, a middle or a bonus token of a draft."""
+    start = BROKEN - steps_before
+    with pytest.raises(FloatingPointError, match=rf"request 1: .* position {1 + steps_before} "):
+        run(broken_model(damage), [[EOS], [start]], temperature, num_new=[4, 12])
+
+
+@GREEDY_AND_SAMPLED
+def test_a_greedy_row_beside_a_sampled_one_fails_too(temperature):
+    with pytest.raises(FloatingPointError, match=r"request 0: .* position 3 "):
+        run(broken_model(), [[BROKEN - 2], [7]], [temperature, 1.0 - temperature])
+
+
+@GREEDY_AND_SAMPLED
+def test_a_law_after_the_end_is_not_needed(temperature):
+    """Not after an end token, though it was scored with the draft; not after the cap."""
+    model = broken_model(token=EOS)
+    for slot in range(4):
+        ended, other = run(model, [[EOS - 1 - slot], [7]], temperature, num_new=[12, 5])
+        assert ended.tokens.tolist() == list(range(EOS - slot, EOS + 1))
+        assert other.tokens.tolist() == [0, 1, 2, 3, 4]
+    capped, other = run(broken_model(), [[BROKEN - 3], [7]], temperature, num_new=[3, 1])
+    assert capped.tokens.tolist() == [3, 4, 5]
+
+
+@GREEDY_AND_SAMPLED
+def test_a_dead_row_without_a_law_does_no_harm(temperature):
+    """It ended long ago, on a token after which there is NaN; its neighbour goes on for long."""
+    model = broken_model(token=EOS)
+    ended, other = run(model, [[EOS - 1], [EOS + 1]], temperature, num_new=[40, 6])
+    assert ended.tokens.tolist() == [EOS]
+    assert other.tokens.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@GREEDY_AND_SAMPLED
+def test_a_law_after_a_refused_draft_is_not_needed(temperature):
+    """Drafts that lead to a token whose law is broken, but are refused before it matters."""
+    text = [7, 0, 1, 2, 3, 4]
+    scripts = ((EOS, BROKEN, BROKEN, 1), (EOS, 7, BROKEN, 1, 2), (EOS, 7, 0, BROKEN, 2, 3))
+    for script in scripts:
+        results = run(
+            broken_model(), [[EOS]] * 2, temperature, toy.Scripted((script, script)), num_new=6
+        )
+        assert [result.tokens.tolist() for result in results] == [text] * 2
+
+
+def test_tokens_made_before_the_error_were_handed_out():
+    stream = sx.stream(broken_model(), [[EOS]], max_new_tokens=12, eos_ids=())
+    chunks = iter(stream)
+    [first] = next(chunks)
+    assert first.tokens == [7, 0, 1, 2]
+    with pytest.raises(FloatingPointError, match=r"request 0: .* position 8 "):
+        next(chunks)
+    [result] = stream.results()
+    assert result.tokens.tolist() == first.tokens
+    assert result.stop_reason == "interrupted"
