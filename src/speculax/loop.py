@@ -269,7 +269,8 @@ def _cut(
     is_made = tokens != NO_TOKEN
     is_eos = jnp.any(tokens[:, :, None] == requests.eos_ids[None, None], axis=2) & is_made
     num_made = jnp.sum(is_made, axis=1, dtype=jnp.int32)
-    to_eos = jnp.where(jnp.any(is_eos, axis=1), jnp.argmax(is_eos, axis=1) + 1, tokens.shape[1] + 1)
+    first_eos = jnp.argmax(is_eos, axis=1).astype(jnp.int32)
+    to_eos = jnp.where(jnp.any(is_eos, axis=1), first_eos + 1, tokens.shape[1] + 1)
     end = jnp.minimum(jnp.minimum(num_made, to_eos), requests.limits - state.lengths)
     end = jnp.where(state.live, end, 0).astype(jnp.int32)
 
