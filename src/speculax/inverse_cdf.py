@@ -19,14 +19,17 @@ LARGEST_UNIFORM = 1.0 - 2.0**-24
 def block_sums(weights: jax.Array) -> jax.Array:
     """Sum a row of weights float32 (V,) in blocks of `BLOCK_SIZE`; the last block is never empty.
 
-    The row is used twice, by the full blocks and by the last one. XLA therefore writes it once,
-    where it stays in cache, and sums it with vector instructions; fused into a single reduction
-    its arithmetic is not vectorised on CPU.
+    On CPU the sums are a product with ones. XLA then writes the row once, where it stays in cache,
+    and sums it with vector instructions; a reduction it would fuse with the arithmetic that makes
+    the row, and vectorise neither. Elsewhere fusing is just right: the row is never written.
     """
     full = (weights.shape[0] - 1) // BLOCK_SIZE * BLOCK_SIZE
-    return jnp.append(
-        jnp.sum(weights[:full].reshape(-1, BLOCK_SIZE), axis=-1), jnp.sum(weights[full:])
+    sums = jax.lax.platform_dependent(
+        weights[:full].reshape(-1, BLOCK_SIZE),
+        cpu=lambda blocks: jnp.dot(blocks, jnp.ones(BLOCK_SIZE, blocks.dtype), precision="highest"),
+        default=lambda blocks: jnp.sum(blocks, axis=1),
     )
+    return jnp.append(sums, jnp.sum(weights[full:]))
 
 
 def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -49,7 +52,8 @@ def clip_uniform(uniform: jax.Array) -> jax.Array:
 
 def _first_with_weight(reached: jax.Array, weights: jax.Array) -> jax.Array:
     """The first index that is reached and has weight; if rounding left none, the last with any."""
-    has_weight = weights > 0
-    candidate = reached & has_weight
-    last = weights.shape[0] - 1 - jnp.argmax(has_weight[::-1])
-    return jnp.where(jnp.any(candidate), jnp.argmax(candidate), last).astype(jnp.int32)
+    size, has_weight = weights.shape[0], weights > 0
+    index = jnp.arange(size, dtype=jnp.int32)
+    first = jnp.min(jnp.where(reached & has_weight, index, size))
+    last = jnp.max(jnp.where(has_weight, index, 0))
+    return jnp.where(first < size, first, last)
