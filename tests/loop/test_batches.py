@@ -96,12 +96,15 @@ def test_other_neighbours_change_nothing(kept, alone):
 
 def test_sampled_drafts_are_as_alone():
     """The proposals too are a matter of the request's own noise."""
-    drafter = toy.sampling_drafter(toy.softmax(toy.random_logits(toy.Markov(), seed=5)))
+    network = toy.Markov()
+    logits = toy.random_logits(network, seed=5)
+    drafter = toy.sampling_drafter(0.7 * toy.softmax(logits) + 0.3 / toy.VOCAB)
     requests = [request([i], 0.8, 20 + i, 30) for i in range(4)]
-    together = [outcome(result) for result in run(requests, drafter)]
-    single = [outcome(run([one], drafter)[0]) for one in requests[:2]]
-    assert together[:2] == single
+    model = toy.model(network, logits)
+    together = [outcome(result) for result in run(requests, drafter, model)]
+    assert together[1:3] == [outcome(run([one], drafter, model)[0]) for one in requests[1:3]]
     assert len({tuple(tokens) for tokens, *_ in together}) == 4
+    assert {flag for _, flags, *_ in together for flag in flags} == {True, False}
 
 
 def test_one_seed_is_the_same_seed_for_each():

@@ -144,7 +144,6 @@ def compile_chunk(width, batch, is_sampled):
     ("width", "batch", "is_sampled"),
     [
         pytest.param(0, 1, False, id="a single token"),
-        pytest.param(0, 1, True, id="a single token, sampled"),
         pytest.param(7, 1, True, id="a draft"),
         pytest.param(3, 2, True, id="two rows"),
     ],

@@ -259,13 +259,7 @@ def test_a_wrong_loop_is_noticed_with_sampled_drafts(mutate, monkeypatch):
 @pytest.mark.usefixtures("fresh_chunk")
 @pytest.mark.parametrize(
     "mutate",
-    [
-        reuse_acceptance_noise,
-        repeat_noise_each_step,
-        correct_from_the_target,
-        never_draw_a_bonus,
-        accept_first_unseen,
-    ],
+    [repeat_noise_each_step, correct_from_the_target, accept_first_unseen],
 )
 def test_a_wrong_loop_is_noticed_with_copied_drafts(mutate, monkeypatch):
     mutate(monkeypatch)
