@@ -32,17 +32,27 @@ def block_sums(weights: jax.Array) -> jax.Array:
     return jnp.append(sums, jnp.sum(weights[full:]))
 
 
-def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The block the uniform falls in, and the weight left to walk inside it."""
+def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Find the block that the uniform falls in.
+
+    Args:
+        sums: float32 (K,), from `block_sums`.
+        uniform: float32 () in [0, 1 - 2**-24].
+
+    Returns:
+        The block, the weight before it, and the cumulative weight that is to be exceeded. The last
+        two are not subtracted: fused with the product or not, that would round in two ways, and one
+        row could get different tokens in different batches.
+    """
     cumulative = jnp.cumsum(sums)
-    walk = uniform * cumulative[-1]
-    block = _first_with_weight(cumulative > walk, sums)
-    return block, walk - (cumulative[block] - sums[block])
+    threshold = uniform * cumulative[-1]
+    block = _first_with_weight(cumulative > threshold, sums)
+    return block, cumulative[block] - sums[block], threshold
 
 
-def choose_token(weights: jax.Array, walk: jax.Array) -> jax.Array:
-    """The index inside one block of weights at which the cumulative weight exceeds `walk`."""
-    return _first_with_weight(jnp.cumsum(weights) > walk, weights)
+def choose_token(weights: jax.Array, before: jax.Array, threshold: jax.Array) -> jax.Array:
+    """The index in a block of weights float32 (C,) where the threshold is exceeded."""
+    return _first_with_weight(before + jnp.cumsum(weights) > threshold, weights)
 
 
 def clip_uniform(uniform: jax.Array) -> jax.Array:

@@ -89,7 +89,7 @@ def read_arguments(arguments: Arguments) -> tuple[Step, Probabilities, DraftLaw]
     uniforms = clip_uniform(arguments.sample_uniforms)
     step = Step(
         tokens=tokens,
-        lengths=jnp.clip(lengths, 0, length).astype(jnp.int32),
+        lengths=jnp.clip(_widen(lengths), 0, length).astype(jnp.int32),
         accept_uniforms=clip_uniform(arguments.accept_uniforms),
         sample_uniforms=jnp.where(jnp.isnan(uniforms), 0.0, uniforms),
     )
@@ -111,6 +111,10 @@ def _as_array(values: ArrayLike) -> jax.Array:
 
 def _ids_below(vocab_size: int, ids: jax.Array) -> jax.Array:
     """Ids as int32; `NO_TOKEN` where one is outside the vocabulary."""
-    if ids.dtype.itemsize < 4:
-        ids = ids.astype(jnp.int32)  # its own dtype may not hold vocab_size
+    ids = _widen(ids)
     return jnp.where((ids >= 0) & (ids < vocab_size), ids, NO_TOKEN).astype(jnp.int32)
+
+
+def _widen(integers: jax.Array) -> jax.Array:
+    """Integers of a type that can be compared with a vocabulary's or a draft's size."""
+    return integers.astype(jnp.int32) if integers.dtype.itemsize < 4 else integers

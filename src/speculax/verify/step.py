@@ -114,12 +114,13 @@ def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> 
 
     def choose(b: jax.Array) -> jax.Array:
         t, d = target_rows[b], draft_rows[b]
-        block, walk = choose_block(sums[b], step.sample_uniforms[b])
+        block, before, threshold = choose_block(sums[b], step.sample_uniforms[b])
         first, width = block * BLOCK_SIZE, min(BLOCK_SIZE, size)
         start = jnp.minimum(first, size - width)
         weights = jnp.where(subtract[b], residual(t, d, start, width), target.read(t, start, width))
         is_inside = start + jnp.arange(width, dtype=jnp.int32) >= first
-        return start + choose_token(jnp.where(is_inside, weights, 0.0), walk)
+        weights = jnp.where(is_inside, weights, 0.0)
+        return start + choose_token(weights, before, threshold)
 
     drawn = jnp.where(_usable(sums), jax.vmap(choose)(rows), NO_TOKEN)
     return make_verdict(step, plan.num_accepted, drawn)
