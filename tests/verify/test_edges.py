@@ -1,0 +1,584 @@
+"""The edge table: one battery for every verifier, each row of the table a test of its own.
+
+Checks are functions that return what went wrong, so that the wrong verifiers of `mutants` go
+through the very same ones.
+"""
+
+from contextlib import nullcontext
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import speculax as sx
+
+from . import edges, mutants, oracle
+from .edges import EDGES, LARGEST
+
+VERIFIERS = {
+    "token": (sx.verify_token, "ratio"),
+    "greedy": (sx.verify_greedy, "greedy"),
+}
+RATIO = [name for name, (_, kind) in VERIFIERS.items() if kind == "ratio"]
+JITTED = {name: jax.jit(function) for name, (function, _) in VERIFIERS.items()}
+RIGHT = {
+    "oracle: token": (oracle.token_rule, "ratio"),
+    "oracle: greedy": (oracle.greedy_rule, "greedy"),
+    "control: token": (mutants.TokenRule(), "ratio"),
+    "control: greedy": (mutants.GreedyRule(), "greedy"),
+}
+
+
+# --- The cases of the table
+
+
+def widest(verifier):
+    """The verifier fed with 64-bit laws, uniforms and ids."""
+
+    def call(ids, draft, target, accept, sample, **rest):
+        with jax.enable_x64(True):
+            wide = [None if a is None else a.astype(np.float64) for a in (draft, target, accept)]
+            return verifier(ids.astype(np.int64), *wide, sample.astype(np.float64), **rest)
+
+    return call
+
+
+WRAPS = {
+    "eager": (lambda name: VERIFIERS[name][0], edges.alone),
+    "jit": (JITTED.get, edges.alone),
+    "batched": (JITTED.get, edges.among_others),
+    "x64": (lambda name: widest(JITTED[name]), edges.among_others),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize(
+    ("name", "edge"),
+    [(name, edge) for name, (_, kind) in VERIFIERS.items() for edge in EDGES[kind]],
+)
+def test_edge(name, edge, wrap):
+    wrapped, place = WRAPS[wrap]
+    cases = EDGES[VERIFIERS[name][1]][edge]
+    assert not edges.failures(wrapped(name), cases, place)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_oracles_and_controls_agree_with_the_table(name):
+    verifier, kind = RIGHT[name]
+    for cases in EDGES[kind].values():
+        assert not edges.failures(verifier, cases)
+        assert not edges.failures(verifier, cases, edges.among_others)
+
+
+# --- The program for accelerators
+
+PLATFORMS = ["cuda", "tpu"]
+
+
+def elsewhere(name, platform):
+    """The program lowered for an accelerator, run on CPU: there the form without a loop is used."""
+    programs = {}
+    ignore_platform = [jax.export.DisabledSafetyCheck.platform()]
+
+    def call(*arguments, **rest):
+        types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (arguments, rest))
+        key = str(types)
+        if key not in programs:
+            exported = jax.export.export(
+                JITTED[name], platforms=[platform], disabled_checks=ignore_platform
+            )(*types[0], **types[1])
+            programs[key] = jax.jit(exported.call)
+        return programs[key](*arguments, **rest)
+
+    return call
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def on_accelerator(request):
+    return {name: elsewhere(name, request.param) for name in VERIFIERS}
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_edges_on_accelerators(on_accelerator, name):
+    for cases in EDGES[VERIFIERS[name][1]].values():
+        assert not edges.failures(on_accelerator[name], cases, edges.among_others)
+
+
+# --- Equal rows
+
+
+def equal_row_failures(verifier):
+    """Random rows of float32 numbers of every size, the draft's and the target's the same."""
+    rng = np.random.default_rng(1)
+    size = (4096, 3, 4)
+    target = np.ldexp(rng.uniform(0.5, 1, size), rng.integers(-125, 1, size)).astype(np.float32)
+    target[:64] = 2.0**-126
+    ids = rng.integers(0, 4, (4096, 2)).astype(np.int32)
+    accept = np.full((4096, 2), LARGEST, np.float32)
+    accept[1::2] = rng.random((2048, 2), np.float32)
+    out = verifier(ids, target[:, :2], target, accept, np.zeros(4096, np.float32))
+    refused = np.flatnonzero(np.asarray(out["num_accepted"]) != 2)
+    return [f"ids {ids[b]}, rows {target[b]}, uniforms {accept[b]}" for b in refused]
+
+
+@pytest.mark.parametrize("name", RATIO)
+def test_equal_rows_of_any_size_accept_everything(name):
+    assert not equal_row_failures(JITTED[name])
+
+
+# --- Zero weights in a large vocabulary
+
+LARGE = 262_144
+
+
+def large_rows():
+    """Eight rows with at least half of the entries masked, in the ways masks come."""
+    rng = np.random.default_rng(2)
+    ids = np.arange(LARGE)
+    half = rng.permutation(LARGE) < LARGE // 2
+    peak = np.full(LARGE, 1e-12)
+    peak[LARGE // 3] = 0.999999
+    rows = [
+        rng.exponential(size=LARGE) * (ids % 2),
+        (1 - ids % 2) / LARGE,
+        (ids >= LARGE // 2) * rng.random(LARGE),
+        (ids < LARGE // 2) / LARGE,
+        np.exp(3 * rng.normal(size=LARGE)) * half,
+        peak * (half | (peak > 0.5)),
+        (ids == LARGE - 3) * 1.0,
+        half * 1e-30,
+    ]
+    return np.stack([row / max(row.sum(), 1e-20) for row in rows]).astype(np.float32)
+
+
+def large_uniforms(rows, more):
+    """The ends, points where XLA's own running sum rises without weight, and more."""
+    ends = [0.0, 2.0**-149, 2.0**-24, 0.5, 1 - 2.0**-22, 1 - 2.0**-23, LARGEST]
+    rng = np.random.default_rng(3)
+    cumulative = np.asarray(jax.jit(partial(jnp.cumsum, axis=1))(rows))
+    before = np.maximum.accumulate(cumulative, axis=1)[:, :-1]
+    rises = (rows[:, 1:] == 0) & (before < cumulative[:, 1:])
+    tricky = rng.random((8, 8), np.float32)
+    for b in range(8):
+        places = np.flatnonzero(rises[b])
+        if len(places):
+            tricky[:, b] = before[b, rng.choice(places, 8)] / cumulative[b, -1]
+    return [np.full(8, s, np.float32) for s in ends] + [*tricky, *rng.random((more, 8), np.float32)]
+
+
+def large_bonus_failures(verifier, more=8):
+    """Bonus draws: every id that comes out has weight."""
+    rows = large_rows()
+    target = jnp.asarray(rows[:, None])
+    none = np.zeros((8, 0), np.float32)
+    wrong = []
+    for sample in large_uniforms(rows, more):
+        out = verifier(none.astype(np.int32), target[:, :0], target, none, sample)
+        drawn = np.asarray(out["tokens"])[:, 0]
+        wrong += [
+            f"row {b}, uniform {sample[b]!r}: token {y}"
+            for b, y in enumerate(drawn)
+            if y < 0 or not rows[b, y] > 0
+        ]
+    return wrong
+
+
+def large_residual_failures(verifier, more=8):
+    """Correction draws: where the rows are equal the residual is zero, and half of it is."""
+    rng = np.random.default_rng(4)
+    target = rng.random((8, LARGE), np.float32) / LARGE
+    masked = large_rows() == 0
+    draft = np.where(masked, target, target / 2)
+    draft[::2] = np.where(masked[::2], target[::2] * 2, target[::2] / 2)
+    # Token 7 is refused whatever the uniform.
+    target[:, 7], draft[:, 7] = 0, 0.5
+    rows = jnp.asarray(np.stack([target, np.full_like(target, np.nan)], axis=1))
+    laws = jnp.asarray(draft[:, None])
+    ids, accept = np.full((8, 1), 7, np.int32), np.zeros((8, 1), np.float32)
+    wrong = []
+    for sample in large_uniforms(np.maximum(target - draft, 0), more):
+        drawn = np.asarray(verifier(ids, laws, rows, accept, sample)["tokens"])[:, 0]
+        wrong += [
+            f"row {b}, uniform {sample[b]!r}: token {y}"
+            for b, y in enumerate(drawn)
+            if y < 0 or not target[b, y] > draft[b, y]
+        ]
+    return wrong
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_large_vocabulary_bonus_has_weight(name):
+    assert not large_bonus_failures(JITTED[name], more=64)
+
+
+@pytest.mark.parametrize("name", RATIO)
+def test_large_vocabulary_correction_has_weight(name):
+    assert not large_residual_failures(JITTED[name], more=64)
+
+
+@pytest.mark.parametrize("name", RATIO)
+def test_large_vocabulary_on_accelerators(on_accelerator, name):
+    assert not equal_row_failures(on_accelerator[name])
+    assert not large_bonus_failures(on_accelerator[name])
+    assert not large_residual_failures(on_accelerator[name])
+
+
+# --- The same row in any company
+
+
+def company_rows(vocab, shift=0.0):
+    """Rows whose uniforms lie on the edge of a decision, where any change of rounding shows."""
+    rng = np.random.default_rng(5)
+    batch, drafts = 8, 3
+    logits = rng.normal(size=(batch, drafts + 1, vocab))
+    target = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    other = logits[:, :drafts] + rng.normal(size=(batch, drafts, vocab))
+    draft = np.exp(other) / np.exp(other).sum(-1, keepdims=True)
+    target, draft = target.astype(np.float32), draft.astype(np.float32)
+    gumbel = rng.gumbel(size=other.shape)
+    ids = np.argmax(other + gumbel, axis=-1).astype(np.int32)
+    ids[:4, 0] = target[:4, 0].argmax(-1)  # for the greedy rule some rows get beyond the first test
+    ids[:2, 1] = target[:2, 1].argmax(-1)
+    lengths = np.array([3, 3, 2, 1, 0, 3, 2, 3], np.int32)
+    accept = rng.random((batch, drafts), np.float32) * 0.5
+    sample = np.zeros(batch, np.float32)
+    for b in range(batch):
+        _, weights = oracle.plan(ids[b], draft[b], target[b], accept[b], lengths[b], float)
+        cumulative = np.cumsum(weights)
+        sample[b] = cumulative[int(vocab * (b + 1 + shift) / 10)] / cumulative[-1]
+    return [ids, draft, target, accept, sample], lengths
+
+
+def padded(arguments, drafts):
+    """The rows with room for more drafts, filled with what must never be read."""
+    ids, draft, target, accept, sample = arguments
+    more = drafts - ids.shape[1]
+    widths = ((0, 0), (0, more))
+    return [
+        np.pad(ids, widths, constant_values=-7),
+        np.pad(draft, (*widths, (0, 0)), constant_values=np.nan),
+        np.pad(target, (*widths, (0, 0)), constant_values=np.inf),
+        np.pad(accept, widths, constant_values=np.nan),
+        sample,
+    ]
+
+
+def company_failures(verifier, vocab):
+    """Rows alone, in any batch and order, cut to their own G and padded to a larger one."""
+    shifts = (0.0, 0.3, 0.7)
+    return [x for shift in shifts for x in one_company_failures(verifier, vocab, shift)]
+
+
+def one_company_failures(verifier, vocab, shift):
+    arguments, lengths = company_rows(vocab, shift)
+    reference = verifier(*arguments, draft_lengths=lengths)
+    count, tokens = (np.asarray(reference[key]) for key in ("num_accepted", "tokens"))
+    wrong = []
+
+    def compare(what, rows, out):
+        got = np.asarray(out["tokens"])
+        want = np.full(got.shape, -1)
+        width = min(got.shape[1], tokens.shape[1])
+        want[:, :width] = tokens[rows, :width]
+        if not np.array_equal(got, want) or not np.array_equal(out["num_accepted"], count[rows]):
+            wrong.append(f"{what}, rows {rows}: {got.tolist()}, in the batch {want.tolist()}")
+
+    groups = [[b] for b in range(8)] + [[0, 1], [6, 3], [7, 2, 4], [5, 5, 1]]
+    groups += [[7, 6, 5, 4, 3, 2, 1, 0], [3, 3, 3, 3, 3, 3, 3, 6]]
+    for rows in groups:
+        some = [a[rows] for a in arguments]
+        compare("batch", rows, verifier(*some, draft_lengths=lengths[rows]))
+    for drafts in (4, 9) if vocab < 100 else (9,):
+        wide = padded(arguments, drafts)
+        compare(f"padded to {drafts}", np.arange(8), verifier(*wide, draft_lengths=lengths))
+    for b in range(8):
+        ids, draft, target, accept, sample = (a[b : b + 1] for a in arguments)
+        g = lengths[b]
+        cut = ids[:, :g], draft[:, :g], target[:, : g + 1], accept[:, :g], sample
+        compare(f"cut to {g}", [b], verifier(*cut))
+    return wrong
+
+
+@pytest.mark.parametrize("vocab", [7, 33_000])
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_same_row_in_any_company(name, vocab):
+    assert not company_failures(JITTED[name], vocab)
+
+
+def twin_failures(verifier, vocab):
+    """One row drawn from alone, as two rows and as eight, at uniforms on the edges of tokens."""
+    rng = np.random.default_rng(6)
+    row = rng.exponential(size=vocab)
+    row = (row / row.sum()).astype(np.float32)
+    cumulative = np.cumsum(row.astype(np.float64))
+    wrong = []
+    for sample in cumulative[rng.integers(0, vocab, 60)] / cumulative[-1]:
+        drawn = set()
+        for batch in (1, 2, 8):
+            none = np.zeros((batch, 0), np.float32)
+            target = np.tile(row, (batch, 1, 1))
+            uniforms = np.full(batch, sample, np.float32)
+            out = verifier(none.astype(np.int32), target[:, :0], target, none, uniforms)
+            drawn |= {*np.asarray(out["tokens"])[:, 0].tolist()}
+        if len(drawn) > 1:
+            wrong.append(f"uniform {sample}: tokens {sorted(drawn)}")
+    return wrong
+
+
+@pytest.mark.parametrize("vocab", [600, 5000])
+@pytest.mark.parametrize("name", RATIO)
+def test_alone_as_two_and_as_eight(name, vocab):
+    assert not twin_failures(JITTED[name], vocab)
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_company_rows_reach_every_stop(name):
+    """The check above is worth something only if rows of all kinds take part in it."""
+    arguments, lengths = company_rows(7)
+    out = JITTED[name](*arguments, draft_lengths=lengths)
+    assert len(set(np.asarray(out["num_accepted"]).tolist())) > 1
+    assert len(set(np.asarray(out["tokens"])[:, 0].tolist())) > 2
+
+
+# --- Types
+
+F32, BF16 = np.float32, jnp.bfloat16
+F8, I64 = jnp.float8_e4m3fn, np.int64
+TYPES = {
+    "token": [
+        (np.float16, F32, np.int16),
+        (BF16, BF16, np.uint16),
+        (F32, np.float16, np.uint32),
+        (BF16, np.float16, np.uint8),
+        (F8, F8, jnp.int4),
+        (F32, jnp.float8_e5m2, np.int8),
+        (np.float64, np.float64, I64),
+        (F32, np.float64, np.uint64),
+        (np.float64, F32, np.int32),
+        (BF16, np.float64, np.int8),
+    ],
+    "greedy": [
+        (np.float16, np.float16, np.int16),
+        (BF16, BF16, np.uint8),
+        (F8, F8, jnp.int4),
+        (np.float64, np.float64, np.uint64),
+        (F32, np.float64, I64),
+    ],
+}
+
+
+def typed_cases(kind, id_type):
+    """Cases whose numbers every type holds."""
+    out_of_range = -1 if np.issubdtype(id_type, np.signedinteger) else 255
+    dull, half, flat, hot = edges.LEAN, edges.HALF, edges.FLAT, edges.one_hot
+    if kind == "greedy":
+        lead1, lead2, lead3 = edges.LEAD1, edges.LEAD2, edges.LEAD3
+        return [
+            edges.chain([1, 2, 3], (lead1, lead2, lead3)),
+            edges.chain([1, 3], (lead1, lead3, lead2)),
+            edges.chain([3], (hot(3), lead3, lead2), ids=(out_of_range, 2)),
+            edges.chain([1, 2, -1], (lead1, lead2, edges.NANS)),
+        ]
+    return [
+        edges.case([1, 2, 3], (1, 2), (flat, flat), (flat, flat, [0.5, 0, 0, 0.5]), sample=0.5),
+        edges.case([1, 2, 1], (1, 2), (flat, flat), (flat, flat, half), (LARGEST,) * 2, LARGEST),
+        edges.case([1, 1], (1, 3), (flat, dull), (flat, half, flat), sample=0.5),
+        edges.case([1, 0], (1, 3), (flat, dull), (flat, half, flat), sample=0.375),
+        edges.case([0], (out_of_range, 1), ([0.75, 0, 0, 0.25], flat), (half, flat, flat)),
+        edges.case([1, 2, -1], (1, 2), (flat, flat), (flat, flat, edges.NANS)),
+    ]
+
+
+def typed_failures(verifier, kind, law, uniform, id_type):
+    cases = typed_cases(kind, id_type)
+    if kind == "ratio":
+        cases[4] = cases[4]._replace(sample=0.25)
+    ids = np.array([c.ids for c in cases]).astype(id_type)
+    (_, draft, target, accept, sample), _ = edges.arrays(cases)
+    out = verifier(
+        jnp.asarray(ids),
+        jnp.asarray(draft, law),
+        jnp.asarray(target, law),
+        jnp.asarray(accept, uniform),
+        jnp.asarray(sample, uniform),
+    )
+    wrong = [f"{key} is {out[key].dtype}" for key in out if out[key].dtype != np.int32]
+    for b, c in enumerate(cases):
+        want = c.emitted + [-1] * (3 - len(c.emitted))
+        if np.asarray(out["tokens"])[b].tolist() != want:
+            wrong.append(f"{c}: {out['tokens'][b]}")
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [(name, types) for name in VERIFIERS for types in TYPES[name]],
+    ids=lambda x: x if isinstance(x, str) else "-".join(np.dtype(t).name for t in x),
+)
+def test_types(name, types):
+    wide = any(np.dtype(t).itemsize == 8 for t in types)
+    with jax.enable_x64(True) if wide else nullcontext():
+        assert not typed_failures(JITTED[name], VERIFIERS[name][1], *types)
+
+
+def narrow_id_failures(verifier, id_type):
+    """The ids' type need not hold the size of the vocabulary (300 is 44 in eight bits)."""
+    law = np.zeros((1, 1, 300), np.float32)
+    law[..., 100], law[..., 290] = 0.75, 0.25
+    ids = jnp.asarray(np.array([[100]], id_type))
+    half = np.full((1, 1), 0.5, np.float32)
+    out = verifier(ids, law, np.concatenate([law, law], 1), half, np.full(1, 0.875, np.float32))
+    got = np.asarray(out["tokens"]).tolist()
+    return [] if got == [[100, 290]] else [f"{np.dtype(id_type).name}: {got}"]
+
+
+@pytest.mark.parametrize("id_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("name", RATIO)
+def test_vocabulary_larger_than_the_type_of_the_ids(name, id_type):
+    assert not narrow_id_failures(JITTED[name], id_type)
+
+
+WIDE_IDS = [
+    np.uint32(2**32 - 1),
+    np.uint32(2**31 + 1),
+    np.int64(2**32 + 1),
+    np.int64(1 - 2**32),
+    np.uint64(2**64 - 1),
+    np.uint64(2**32 + 1),
+]
+
+
+def wide_id_failures(verifier, token):
+    """Cut to 32 bits, these would be -1 or the token that has all of the mass."""
+    law = np.array([[[0, 1, 0, 0]]], np.float32)
+    with jax.enable_x64(True):
+        ids = jnp.asarray(np.array([[token]]))
+        assert ids.dtype == token.dtype
+        zero = np.zeros((1, 1), np.float32)
+        out = verifier(ids, law, np.concatenate([law, law], 1), zero, zero[0])
+    got = np.asarray(out["num_accepted"]).tolist(), np.asarray(out["tokens"]).tolist()
+    return [] if got == ([0], [[1, -1]]) else [f"{token!r}: {got}"]
+
+
+@pytest.mark.parametrize("token", WIDE_IDS, ids=repr)
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_wide_ids_do_not_wrap_into_the_vocabulary(name, token):
+    assert not wide_id_failures(JITTED[name], token)
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize("token", [2**32 + 1, 1 - 2**32, 2**40])
+@pytest.mark.parametrize("form", [np.array, list])
+def test_wide_ids_on_the_host_do_not_wrap_either(name, token, form):
+    """Without 64-bit types JAX would cut them silently."""
+    law = np.array([[[0, 1, 0, 0]]], np.float32)
+    zero = np.zeros((1, 1), np.float32)
+    out = VERIFIERS[name][0](form([[token]]), law, np.concatenate([law, law], 1), zero, zero[0])
+    assert np.asarray(out["tokens"]).tolist() == [[1, -1]]
+
+
+LENGTHS = [
+    (np.array([100], np.int8), 130, 100),
+    (np.array([-1], np.int8), 130, 0),
+    (np.array([100], np.uint8), 300, 100),
+    (np.array([2**32 - 1], np.uint32), 2, 2),
+    (np.array([2**40]), 2, 2),
+    (np.array([-(2**40)]), 2, 0),
+]
+
+
+@pytest.mark.parametrize(("lengths", "drafts", "accepted"), LENGTHS, ids=repr)
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_lengths_of_any_integer_type(name, lengths, drafts, accepted):
+    """The type need not hold G."""
+    law = np.tile(np.float32(edges.one_hot(1)), (1, drafts + 1, 1))
+    half = np.full((1, drafts), 0.5, np.float32)
+    out = VERIFIERS[name][0](
+        np.ones((1, drafts), np.int32), law[:, 1:], law, half, np.zeros(1), draft_lengths=lengths
+    )
+    assert np.asarray(out["num_accepted"]).tolist() == [accepted]
+    assert np.asarray(out["tokens"]).tolist() == [[1] * (accepted + 1) + [-1] * (drafts - accepted)]
+
+
+def test_float64_uniforms_just_below_one():
+    """1 - 2**-30 is one in float32; the contract clips it."""
+    flat = (edges.FLAT, edges.FLAT)
+    one = edges.case([1, 2, 1], (1, 2), flat, (*flat, edges.HALF))
+    (ids, draft, target, accept, sample), _ = edges.arrays([one])
+    with jax.enable_x64(True):
+        near = [np.full(u.shape, 1 - 2.0**-30) for u in (accept, sample)]
+        out = JITTED["token"](ids, draft, target, *near)
+    assert np.asarray(out["tokens"]).tolist() == [one.emitted]
+
+
+# --- The mutants
+
+CAUGHT_BY = {
+    "AcceptsZeroMass": "zero target mass is never accepted",
+    "AcceptsEverything": "zero target mass is never accepted",
+    "FirstDraftNeverVerified": "tests run in order, each with its own rows",
+    "GuardedDivision": "equal rows accept everything",
+    "TargetRowShifted": "tests run in order, each with its own rows",
+    "DraftRowShifted": "equal rows accept everything",
+    "SampledDraftAsPointMass": "equal rows accept everything",
+    "NegativeMassCounts": "negative entries count as zero",
+    "CountsBeyondFirstFailure": "tests run in order, each with its own rows",
+    "IgnoresLengths": "draft_lengths",
+    "BonusFromPaddedRow": "draft_lengths",
+    "ClampsIds": "draft ids outside the vocabulary",
+    "WrapsIds": "draft ids outside the vocabulary",
+    "CorrectionFromTarget": "cumulative probability meets the uniform exactly",
+    "ResampledFromDraft": "cumulative probability meets the uniform exactly",
+    "ResidualFromNextRow": "a residual of zero mass draws from the target row",
+    "ResidualOfPreviousDraft": "tests run in order, each with its own rows",
+    "PointMassResidual": "tokens of zero weight are never returned",
+    "NoFallback": "a residual of zero mass draws from the target row",
+    "NaNDraftSubtracted": "NaN in the draft row that is subtracted",
+    "BonusNeverDrawn": "equal rows accept everything",
+    "BonusFromLastDraftRow": "equal rows accept everything",
+    "BonusSubtractsDraft": "rows that sum to one only roughly are normalised",
+    "ResidualNotNormalised": "rows that sum to one only roughly are normalised",
+    "InclusiveCumulative": "cumulative probability meets the uniform exactly",
+    "AcceptUniformReused": "a residual of zero mass draws from the target row",
+    "NaNRowGivesToken": "a target row that cannot be drawn from gives -1",
+    "GreedyNaNRowGivesToken": "a target row that cannot be drawn from gives -1",
+    "GreedyCountsBeyondFirstFailure": "the matching prefix of the argmax",
+    "GreedyTargetRowShifted": "the matching prefix of the argmax",
+    "GreedyWrapsIds": "draft ids outside the vocabulary",
+    "GreedyAcceptsMissing": "a target row that cannot be drawn from gives -1",
+    "GreedyIgnoresLengths": "draft_lengths",
+    "GreedySamplesBonus": "uniforms outside [0, 1)",
+    "GreedyTieToHighestId": "equal probabilities go to the lowest id",
+}
+CAUGHT_BY_CHECK = {
+    "BareCumsum": partial(large_bonus_failures, more=0),
+    "RoundingDependsOnBatch": lambda verifier: company_failures(verifier, 33_000),
+    "CutsIdsTo32Bits": lambda verifier: wide_id_failures(verifier, np.int64(2**32 + 1)),
+    "VocabularyInTypeOfIds": lambda verifier: narrow_id_failures(verifier, np.uint8),
+    "LastTokenWhenRoundedUp": partial(large_bonus_failures, more=0),
+    "HalfPrecisionSums": partial(large_bonus_failures, more=0),
+    "GuardedDivision": equal_row_failures,
+    "OneUniformForTheBatch": lambda verifier: company_failures(verifier, 7),
+    "IgnoresLengths": lambda verifier: company_failures(verifier, 7),
+    "BonusFromPaddedRow": lambda verifier: company_failures(verifier, 7),
+}
+
+
+def test_every_mutant_has_a_check_that_must_refuse_it():
+    assert set(mutants.MUTANTS) == {*CAUGHT_BY, *CAUGHT_BY_CHECK}
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_BY)
+def test_mutant_fails_its_edge(mutant):
+    verifier = mutants.MUTANTS[mutant]
+    kind = "greedy" if isinstance(verifier, mutants.GreedyRule) else "ratio"
+    assert edges.failures(verifier, EDGES[kind][CAUGHT_BY[mutant]])
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_BY_CHECK)
+def test_mutant_fails_its_check(mutant):
+    check = CAUGHT_BY_CHECK[mutant]
+    assert not check(mutants.TokenRule())
+    assert check(mutants.MUTANTS[mutant])
