@@ -6,6 +6,7 @@ they are not; texts longer than asked for.
 """
 
 import itertools
+import sys
 from dataclasses import replace
 
 import jax
@@ -124,6 +125,26 @@ def test_wrong_drafts_are_given_up():
         assert result.stats.steps == cap
         # Those of the first chunk: to learn that it does not pay.
         assert result.stats.drafted == (12 if cap > 4 else 0)
+
+
+def test_a_row_that_ended_does_not_keep_the_steps_wide(monkeypatch):
+    module = sys.modules["speculax.generate"]
+    run_chunk, widths = module.decode_chunk, []
+
+    def record(*args, **kwargs):
+        widths.append(kwargs["width"])
+        return run_chunk(*args, **kwargs)
+
+    monkeypatch.setattr(module, "decode_chunk", record)
+    right = (*PROMPTS[0], *plain(PROMPTS[0], 16))
+    results = sx.generate(
+        toy.model(MEMORY, LOGITS),
+        PROMPTS[:2],
+        drafter=toy.Scripted((right, ())),
+        max_new_tokens=[16, 24],
+    )
+    assert results[0].stats.steps == 4
+    assert widths == [3, 0, 0, 0, 0, 0]
 
 
 def test_drafting_resumes_when_it_would_pay():
