@@ -18,7 +18,8 @@ import pytest
 from speculax.models import checkpoint, load as loading
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
-from speculax.models.load import LoadError, load
+from speculax.models.errors import LoadError
+from speculax.models.load import load
 
 pytest.importorskip("gguf", reason="needs the `models` extra")
 
@@ -276,7 +277,7 @@ def test_threads_that_load_at_once_convert_once(make_gguf, cache, monkeypatch):
 def test_unknown_name(cache):
     with pytest.raises(LoadError, match=r"^unknown model 'gpt-5'; known are gemma3-270m, ") as info:
         load("gpt-5")
-    assert str(info.value) == f"unknown model 'gpt-5'; {info.value.hint}."
+    assert str(info.value) == f"{info.value.problem}; {info.value.hint}."
     assert isinstance(info.value, ValueError)
 
 

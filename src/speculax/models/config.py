@@ -1,6 +1,8 @@
 """The numbers that describe a decoder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,8 @@ class DecoderConfig:
     local_rope_base: float
     sliding_window: int
     global_layers: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "DecoderConfig":
+        """The config whose fields went through JSON, which has lists in place of tuples."""
+        return cls(**{**values, "global_layers": tuple(values["global_layers"])})

@@ -29,7 +29,7 @@ import numpy as np
 from speculax.models import checkpoint, tokenizer
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
-from speculax.models.errors import LoadError as LoadError
+from speculax.models.errors import LoadError
 from speculax.models.gguf import GGUFFile
 from speculax.models.model import Model
 from speculax.models.tokenizer import Tokenizer
@@ -68,13 +68,12 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
     _need("tokenizers", "models")
     directory = cache_directory() / source.entry
     copy = _read(directory, source) or _convert_once(directory, source)
-    config, info = copy.info["config"], copy.info
-    config = DecoderConfig(**config | {"global_layers": tuple(config["global_layers"])})
+    config = DecoderConfig.from_json(copy.info["config"])
     model = Model(
         network=Decoder(config),
         params=_params(copy.tensors, config.num_layers),
-        tokenizer=Tokenizer.from_json(copy.tokenizer, info["bos_id"]),
-        eos_ids=tuple(info["eos_ids"]),
+        tokenizer=Tokenizer.from_json(copy.tokenizer, copy.info["bos_id"]),
+        eos_ids=tuple(copy.info["eos_ids"]),
         name=source.name,
     )
     _trim_heap()
