@@ -96,7 +96,7 @@ def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     Raises:
         LoadError: The vocabulary is not a SentencePiece BPE one without space prefix.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from tokenizers import AddedToken, Tokenizer, models, normalizers
 
     def entry(name: str, default: Any = None) -> Any:
         return metadata.get(f"tokenizer.ggml.{name}", default)
@@ -123,9 +123,6 @@ def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
         models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     backend.normalizer = normalizers.Replace(" ", _SPACE)
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
     types = list(zip(entry("tokens"), entry("token_type"), strict=True))
     # Both kinds are found in a text first, whole. Only control tokens are left out when decoding.
     backend.add_special_tokens(
