@@ -18,9 +18,16 @@ from machine import describe
 
 import speculax as sx
 
-HERE = Path(__file__).parent
+PROMPTS = Path(__file__).parent / "prompts"
+EDIT_CLASS = Path(__file__).parents[1] / "examples" / "edit_class.txt"
 Contender = Callable[[list[int]], tuple[float, list[int]]]  # seconds and new tokens
-COPY_HEAVY = ("edit_class", "edit_json", "rewrite_html", "quote_article")
+COPY_HEAVY = (
+    EDIT_CLASS,
+    PROMPTS / "edit_json.txt",
+    PROMPTS / "rewrite_html.txt",
+    PROMPTS / "quote_article.txt",
+)
+PARTS = ("copy", "shared", "open", "slots", "memory")
 NEW_TOKENS = 128
 SEED = 0
 
@@ -31,20 +38,20 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, help="Spec-Bench prompts, JSON lines")
     parser.add_argument("--per-category", type=int, default=8, help="prompts of each category")
     parser.add_argument("--no-transformers", action="store_true")
-    parser.add_argument("--parts", nargs="+", default=["copy", "shared", "open", "slots", "memory"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     print(describe("jax", "jaxlib", "numpy", "speculax"))
     model = sx.load("gemma3-270m")
     bench = Bench(model, options.repeats)
     if "copy" in options.parts:
-        prompts = {n: (HERE / "prompts" / f"{n}.txt").read_text() for n in COPY_HEAVY}
+        prompts = {path.stem: path.read_text() for path in COPY_HEAVY}
         others = {} if options.no_transformers else transformers_contenders()
         bench.compare("copy-heavy, greedy", prompts, 0.0, others)
     if "shared" in options.parts and options.shared:
         for category, prompts in read_shared(options.shared, options.per_category).items():
             bench.compare(f"Spec-Bench {category}, greedy", prompts, 0.0)
     if "open" in options.parts:
-        lines = (HERE / "prompts" / "open_ended.jsonl").read_text().splitlines()
+        lines = (PROMPTS / "open_ended.jsonl").read_text().splitlines()
         prompts = {f"open {i}": json.loads(line)["prompt"] for i, line in enumerate(lines)}
         bench.compare("open-ended, temperature 0.8", prompts, 0.8)
     if "slots" in options.parts:
@@ -147,7 +154,7 @@ def transformers_contenders() -> dict[str, Contender]:
     """Greedy decoding and prompt lookup in transformers, with the same weights in float32."""
     print(describe("torch", "transformers"))
     worker = subprocess.Popen(
-        [sys.executable, HERE / "transformers_worker.py"],
+        [sys.executable, Path(__file__).with_name("transformers_worker.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -200,7 +207,7 @@ print(weights, 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]))
 
 def report_memory() -> None:
     """Print the peak memory of a process that loads a converted model and generates."""
-    prompt = (HERE / "prompts" / "edit_class.txt").read_text()
+    prompt = EDIT_CLASS.read_text()
     output = subprocess.run(
         [sys.executable, "-c", MEMORY_SCRIPT, prompt], check=True, capture_output=True, text=True
     ).stdout

@@ -91,7 +91,7 @@ def main() -> None:
     print(describe("jax", "jaxlib", "numpy", "speculax"))
     for batch, length, vocab_size in SHAPES:
         inputs = make_inputs(batch, length, vocab_size)
-        bonus_rows = np.array(inputs[2][:, 0]).reshape(-1), np.array(inputs[1][:, 0]).reshape(-1)
+        floor_rows = np.array(inputs[2][:, 0]).reshape(-1), np.array(inputs[1][:, 0]).reshape(-1)
         narrow = (
             inputs[0],
             inputs[1].astype(jnp.bfloat16),
@@ -105,7 +105,7 @@ def main() -> None:
             "verify_greedy": (jax.jit(sx.verify_greedy), inputs),
         }
         contenders: dict[str, Callable[[], Any]] = {
-            "floor": lambda rows=bonus_rows: rows[0] @ rows[1]
+            "floor": lambda rows=floor_rows: rows[0] @ rows[1]
         }
         for name, (form, given) in forms.items():
             contenders[name] = lambda form=form, given=given: form(*given)
