@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import speculax as sx
 from speculax.cli.app import app
+from speculax.models.errors import LoadError
 from tests.cli import toy
 
 PROMPT = "\tsix_é [b]\n\tsix"
@@ -159,8 +160,10 @@ def test_zero_tokens():
         (("--prompt-file=.",), "the prompt file . could not be read"),
         (("a\udcff",), "PROMPT is not UTF-8 text: byte 1 is 0xff"),
         (("a", "--max-new-tokens=-1"), "--max-new-tokens must be at least 0, got -1"),
-        (("a", "--temperature=-1"), "--temperature must be a number from 0 up, got -1.0"),
-        (("a", "--temperature=nan"), "--temperature must be a number from 0 up, got nan"),
+        (("a", "--temperature=-1"), "--temperature must be a number from 0 to 3.4e+38, got -1.0"),
+        (("a", "--temperature=nan"), "--temperature must be a number from 0 to 3.4e+38, got nan"),
+        (("a", "--temperature=1e39"), "must be a number from 0 to 3.4e+38, got 1e+39"),
+        (("a", "--seed=-1"), "seed must be an integer"),
         (("a", "--draft-length=-2"), "--draft-length must be at least 0, got -2"),
         (("a", "--max-ngram=0"), "--max-ngram must be at least 1, got 0"),
         (("a", "--compare", "--no-draft"), "--compare runs with and without drafts"),
@@ -188,36 +191,42 @@ def test_a_prompt_file_without_permission(tmp_path):
     expect_error(run(f"--prompt-file={path}"), "Permission denied")
 
 
-def test_damaged_weights_are_an_error(monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--json", "--compare"]])
+def test_damaged_weights_are_an_error(monkeypatch, options):
     monkeypatch.setattr(sx, "load", lambda name: toy.model(damaged=True))
-    expect_error(run("a"), "request 0")
+    result = run("a", *options)
+    expect_error(result, "request 0")
+    assert "hint: the weights may be damaged" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("raised", "shown"),
-    [
-        (
-            sx.models.errors.LoadError("it is [red]cut[/red] short", "get it again"),
-            "error: it is [red]cut[/red] short.\n\nhint: get it again\n",
-        ),
-        (
-            ModuleNotFoundError("No module named 'gguf'", name="gguf"),
-            "error: No module named 'gguf'.\n\nhint: pip install 'speculax[all]'\n",
-        ),
-        (
-            OSError(28, "No space left on device", "/x"),
-            "error: [Errno 28] No space left on device: '/x'.\n\nhint: check that files can be "
-            "read, and that the disk can be written and is not full\n",
-        ),
-    ],
-)
-def test_what_load_raises_is_reported(monkeypatch, raised, shown):
-    def load(name):
-        raise raised
+def raising(error):
+    def raises(*args, **kwargs):
+        raise error
 
-    monkeypatch.setattr(sx, "load", load)
+    return raises
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error(monkeypatch):
+    error = LoadError("it is [red]cut[/red]\nshort", "get it again")
+    monkeypatch.setattr(sx, "load", raising(error))
     result = run("a")
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", shown)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: it is [red]cut[/red] short.\n\nhint: get it again\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("shapes"), OSError(5, "?"), FloatingPointError("?")])
+@pytest.mark.parametrize("place", ["speculax.load", "speculax.cli.generate._describe"])
+def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch, error, place):
+    monkeypatch.setattr(place, raising(error))
+    result = run("a", "--max-new-tokens=1")
+    assert result.exception is error
+    assert "error:" not in result.stderr
+
+
+def test_a_value_error_inside_the_loop_is_a_fault_of_the_program(monkeypatch):
+    error = ValueError("Incompatible shapes")
+    monkeypatch.setattr(sx.Stream, "__iter__", raising(error))
+    assert run("a").exception is error
 
 
 class Interrupting:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +20,11 @@ from rich.status import Status
 from rich.style import Style
 
 import speculax as sx
-from speculax.cli.errors import CommandError, reported
+from speculax.cli.errors import CommandError, mendable, reported
 from speculax.models.load import cache_directory
+
+_SEE_HELP = "see speculax generate --help"
+_MAX_TEMPERATURE = float(np.finfo(np.float32).max)  # what the loop on device can hold
 
 
 @reported
@@ -63,7 +66,8 @@ def generate(
     """
     text = _read_prompt(prompt, prompt_file)
     _require(max_new_tokens >= 0, "--max-new-tokens", "at least 0", max_new_tokens)
-    _require(0 <= temperature < math.inf, "--temperature", "a number from 0 up", temperature)
+    between = f"a number from 0 to {_MAX_TEMPERATURE:.1e}"
+    _require(0 <= temperature <= _MAX_TEMPERATURE, "--temperature", between, temperature)
     _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
     if compare and no_draft:
@@ -73,18 +77,20 @@ def generate(
         )
 
     _keep_compiled_programs()
-    drafter = None if no_draft else sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
+    with mendable(ValueError, _SEE_HELP):
+        drafter = None if no_draft else sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
     target = sx.load(model)
 
     def start(drafter: sx.NGram | None, seed: int | None) -> sx.Stream:
-        return sx.stream(
-            target,
-            text,
-            drafter=drafter,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-        )
+        with mendable(ValueError, _SEE_HELP):
+            return sx.stream(
+                target,
+                text,
+                drafter=drafter,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+            )
 
     stream = start(drafter, seed)  # complains of the arguments before anything is shown
     result, interrupted = _run(stream, None if as_json else _Printer(target.tokenizer))
@@ -143,9 +149,7 @@ def _read_prompt(prompt: str | None, prompt_file: str | None) -> str:
 
 def _require(condition: bool, option: str, expected: str, given: float) -> None:
     if not condition:
-        raise CommandError(
-            f"{option} must be {expected}, got {given}", "see speculax generate --help"
-        )
+        raise CommandError(f"{option} must be {expected}, got {given}", _SEE_HELP)
 
 
 def _keep_compiled_programs() -> None:
@@ -161,12 +165,19 @@ def _status(doing: str) -> Status:
     return Console(stderr=True).status(doing)
 
 
+def _chunks(stream: sx.Stream) -> Iterator[list[sx.NewTokens]]:
+    """What `stream` yields."""
+    hint = "the weights may be damaged, or overflow on this prompt: try others"
+    with mendable(FloatingPointError, hint):
+        yield from stream
+
+
 def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Generation, bool]:
     """What `stream` makes, shown as it comes; and whether Ctrl-C ended it."""
     interrupted = False
     try:
         with _status("generating") as status:
-            for chunk in stream:
+            for chunk in _chunks(stream):
                 if printer:
                     status.stop()
                     for new in chunk:
@@ -187,10 +198,10 @@ def _time_both(
     The former has: it was just run. The latter compiles in its first chunk.
     """
     with _status("comparing"):
-        next(iter(start(None, seed)), None)
+        next(_chunks(start(None, seed)), None)
         streams = [start(drafter, seed), start(None, seed)]
         for stream in streams:
-            for _ in stream:
+            for _ in _chunks(stream):
                 pass
     [drafted], [plain] = (stream.results() for stream in streams)
     return drafted, plain
