@@ -19,6 +19,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path):
     (model / "tokenizer.json").write_bytes(bytes(500_000))
     (tmp_path / "toy.lock").touch()
     (tmp_path / "half.tmp").mkdir()
+    (tmp_path / "half.tmp" / "model.safetensors").write_bytes(bytes(1_000_000))
 
 
 def test_info(tmp_path):

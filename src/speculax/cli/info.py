@@ -44,7 +44,11 @@ def info(
 
 def _cached_models() -> dict[str, int]:
     """Bytes on disk of each converted model, by the name of its directory."""
-    directories = sorted(path.parent for path in cache_directory().glob("*/model.safetensors"))
+    directories = sorted(
+        path.parent
+        for path in cache_directory().glob("*/model.safetensors")
+        if path.parent.suffix != ".tmp"  # a conversion under way
+    )
     return {
         directory.name: sum(file.stat().st_size for file in directory.iterdir())
         for directory in directories
