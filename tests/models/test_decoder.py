@@ -109,6 +109,19 @@ def test_a_model_gives_the_same_logits(whole):
     np.testing.assert_allclose(np.asarray(logits), whole, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "tokens", [[[1, 7, -4]], np.array([[1, 50]]), jnp.array([[50, 7]]), [[2**32 + 1]]], ids=str
+)
+def test_a_model_refuses_ids_outside_its_vocabulary(tokens):
+    with pytest.raises(ValueError, match=r"^tokens must be ids from 0 to 49, got .*; check that"):
+        sx.Model(NETWORK, PARAMS).logits(tokens)
+
+
+def test_a_model_gives_the_same_logits_inside_jit(whole):
+    logits = jax.jit(sx.Model(NETWORK, PARAMS).logits)(TOKENS)
+    np.testing.assert_allclose(np.asarray(logits), whole, rtol=1e-5, atol=1e-5)
+
+
 # --- The cache
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from speculax.models.tokenizer import Tokenizer
@@ -36,16 +38,19 @@ class Model:
         """The logits at every position of `tokens`.
 
         Args:
-            tokens: Integers (B, T), token ids, 1 <= T <= the model's context length.
+            tokens: Integers (B, T), token ids in [0, V), 1 <= T <= the model's context length.
+                Under a JAX transformation the ids themselves are not checked.
 
         Returns:
             float32 (B, T, V): entry (b, t) is about the token after `tokens[b, :t + 1]`. They take
             4 * B * T * V bytes, and each shape compiles once.
 
         Raises:
-            ValueError: `tokens` has another rank or dtype, or is longer than the context.
+            ValueError: `tokens` has another rank or dtype, is longer than the context, or has ids
+                outside the vocabulary.
         """
-        tokens = jnp.asarray(tokens)
+        if not isinstance(tokens, jax.Array):
+            tokens = np.asarray(tokens)  # not yet JAX's, which would wrap 64-bit ids
         if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(
                 f"tokens must be integers of shape (B, T), got {tokens.dtype} {tokens.shape}; "
@@ -56,7 +61,14 @@ class Model:
                 f"tokens must have at most {self.network.context_length} positions (the model's "
                 f"context), got {tokens.shape[1]}; cut them."
             )
-        return _logits(self.network, self.params, tokens.astype(jnp.int32))
+        if not isinstance(tokens, Tracer):
+            ids, vocab_size = np.asarray(tokens), self.network.vocab_size
+            if ids.min() < 0 or ids.max() >= vocab_size:
+                raise ValueError(
+                    f"tokens must be ids from 0 to {vocab_size - 1}, got {ids.min()} to "
+                    f"{ids.max()}; check that the tokenizer belongs to the model."
+                )
+        return _logits(self.network, self.params, jnp.asarray(tokens, jnp.int32))
 
 
 @partial(jax.jit, static_argnums=0)
