@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from speculax.models import checkpoint
 
@@ -39,8 +40,7 @@ def test_reads_what_was_written(path):
 
 
 def test_is_a_safetensors_file(path):
-    library = pytest.importorskip("safetensors.numpy", reason="needs the `models` extra")
-    tensors = library.load_file(path)
+    tensors = safetensors.numpy.load_file(path)
     assert tensors.keys() == VALUES.keys()
     for name, value in VALUES.items():
         np.testing.assert_array_equal(tensors[name], value)
@@ -67,7 +67,6 @@ def test_every_missing_end_is_noticed(path):
 
 
 def test_another_safetensors_file_is_no_checkpoint(tmp_path):
-    library = pytest.importorskip("safetensors.numpy", reason="needs the `models` extra")
-    library.save_file(VALUES, tmp_path / "other.safetensors")
+    safetensors.numpy.save_file(VALUES, tmp_path / "other.safetensors")
     with pytest.raises(checkpoint.DamagedError, match="unreadable header"):
         checkpoint.read(tmp_path / "other.safetensors")
