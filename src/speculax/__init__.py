@@ -1,13 +1,14 @@
 """Speculative decoding for JAX: verify draft tokens at memory speed, generate with any model."""
 
 from speculax.drafters.ngram import NGram as NGram
-from speculax.generate import (
+from speculax.generation import (
     Generation as Generation,
     NewTokens as NewTokens,
     Stream as Stream,
     generate as generate,
     stream as stream,
 )
+from speculax.models.errors import LoadError as LoadError
 from speculax.models.load import load as load
 from speculax.models.model import Model as Model
 from speculax.stats import Stats as Stats

@@ -1,7 +1,7 @@
 """The lowest id of the largest value of a row, at memory speed, which XLA's own is not on CPU.
 
-In two steps, as in `speculax.inverse_cdf`: `block_maxima` goes over a row, `argmax_row` looks into
-the one block that matters.
+In two steps, as in `speculax.inverse_cdf`: `block_maxima` goes over a row, `choose_largest` looks
+into the one block that matters.
 """
 
 from collections.abc import Callable
@@ -9,17 +9,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from speculax.inverse_cdf import BLOCK_SIZE
+from speculax import blocks
 
 
 def block_maxima(row: jax.Array) -> jax.Array:
-    """The largest value of each block of `BLOCK_SIZE`; NaN in a block with a NaN."""
-    full = (row.shape[0] - 1) // BLOCK_SIZE * BLOCK_SIZE
-    blocks = row[:full].reshape(-1, BLOCK_SIZE)
-    return jnp.append(jnp.max(blocks, axis=1), jnp.max(row[full:]))
+    """The largest value of each block of a row float32 (V,); NaN in a block with a NaN."""
+    full, last = blocks.split(row)
+    return jnp.append(jnp.max(full, axis=1), jnp.max(last))
 
 
-def argmax_row(
+def choose_largest(
     maxima: jax.Array, read: Callable[[jax.Array, int], jax.Array], size: int
 ) -> tuple[jax.Array, jax.Array]:
     """The lowest id of the largest value, int32 (), and that value, float32 ().
@@ -33,9 +32,7 @@ def argmax_row(
         The id, meaningless if the value is NaN, and the value: NaN if the row holds one.
     """
     largest = jnp.max(maxima)
-    first = jnp.argmax(maxima == largest).astype(jnp.int32) * BLOCK_SIZE
-    width = min(BLOCK_SIZE, size)
-    start = jnp.minimum(first, size - width)
-    is_inside = start + jnp.arange(width, dtype=jnp.int32) >= first
-    at = jnp.argmax(is_inside & (read(start, width) == largest))
-    return start + at.astype(jnp.int32), largest
+    # An entry of an earlier block in the piece is less than the largest: no mask is needed.
+    start, width, _ = blocks.locate(jnp.argmax(maxima == largest).astype(jnp.int32), size)
+    inside = jnp.argmax(read(start, width) == largest)
+    return start + inside.astype(jnp.int32), largest

@@ -12,24 +12,25 @@ This is the only place where a uniform becomes a token.
 import jax
 import jax.numpy as jnp
 
-BLOCK_SIZE = 512
+from speculax import blocks
+
 LARGEST_UNIFORM = 1.0 - 2.0**-24
 
 
 def block_sums(weights: jax.Array) -> jax.Array:
-    """Sum a row of weights float32 (V,) in blocks of `BLOCK_SIZE`; the last block is never empty.
+    """The sum of each block of a row of weights float32 (V,).
 
     On CPU the sums are a product with ones. XLA then writes the row once, where it stays in cache,
     and sums it with vector instructions; a reduction it would fuse with the arithmetic that makes
     the row, and vectorise neither. Elsewhere fusing is just right: the row is never written.
     """
-    full = (weights.shape[0] - 1) // BLOCK_SIZE * BLOCK_SIZE
+    full, last = blocks.split(weights)
     sums = jax.lax.platform_dependent(
-        weights[:full].reshape(-1, BLOCK_SIZE),
-        cpu=lambda blocks: jnp.dot(blocks, jnp.ones(BLOCK_SIZE, blocks.dtype), precision="highest"),
-        default=lambda blocks: jnp.sum(blocks, axis=1),
+        full,
+        cpu=lambda full: jnp.dot(full, jnp.ones(full.shape[1], full.dtype), precision="highest"),
+        default=lambda full: jnp.sum(full, axis=1),
     )
-    return jnp.append(sums, jnp.sum(weights[full:]))
+    return jnp.append(sums, jnp.sum(last))
 
 
 def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

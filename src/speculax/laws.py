@@ -1,12 +1,15 @@
 """Rows of categorical laws that are read piece by piece and never written out as a whole.
 
-Laws are a flat set of rows (R, V). A *target* law answers `at(rows, tokens)`, the probabilities of
-single tokens; `read(row, start, size)`, a piece of one row as weights; and `scores(row, start,
-size)`, a piece of one row as numbers whose largest is the likeliest token. A *draft* law answers
-`at` and `subtract_from(weights, row, start)`. Pieces are float32 (size,).
+Laws are a flat set of `rows` (R, V). There are three kinds:
 
-Weights are not negative (negative entries count as zero); NaN stays NaN, so that whoever sums a row
-sees that it cannot be used.
+- a *target* law answers `at(rows, tokens)`, the probabilities of single tokens, and `read(row,
+  start, size)`, a piece of one row as weights;
+- a *scored* law answers `scores(row, start, size)`, a piece of one row as numbers whose largest is
+  the likeliest token;
+- a *draft* law answers `at` and `subtract_from(weights, row, start)`.
+
+Pieces are float32 (size,). Weights are not negative (negative entries count as zero); NaN stays
+NaN, so that whoever sums a row sees that it cannot be used.
 """
 
 from functools import partial
@@ -15,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.argmax import argmax_row, block_maxima
+from speculax.argmax import block_maxima, choose_largest
 from speculax.batching import map_rows
 from speculax.inverse_cdf import block_sums
 
@@ -28,11 +31,6 @@ class Probabilities(NamedTuple):
     """
 
     rows: jax.Array
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of token ids, V."""
-        return self.rows.shape[1]
 
     @property
     def no_mass_score(self) -> float:
@@ -89,11 +87,6 @@ class Logits(NamedTuple):
     rows: jax.Array
 
     @property
-    def vocab_size(self) -> int:
-        """The number of token ids, V."""
-        return self.rows.shape[1]
-
-    @property
     def no_mass_score(self) -> float:
         """The score of a token without mass."""
         return -float("inf")
@@ -109,31 +102,26 @@ class Softmax(NamedTuple):
     Made by `softmax`.
 
     Attributes:
-        logits: floating (R, V); -inf marks a token without mass.
+        rows: floating (R, V), the logits; -inf marks a token without mass.
         temperature: float32 (R,); at 0 the law is a point mass on `likeliest`.
         largest: float32 (R,), the largest logit.
         likeliest: int32 (R,), the lowest id of the largest logit.
         total: float32 (R,), the sum of the weights exp((logit - largest) / temperature).
     """
 
-    logits: jax.Array
+    rows: jax.Array
     temperature: jax.Array
     largest: jax.Array
     likeliest: jax.Array
     total: jax.Array
 
-    @property
-    def vocab_size(self) -> int:
-        """The number of token ids, V."""
-        return self.logits.shape[1]
-
     def at(self, rows: jax.Array, tokens: jax.Array) -> jax.Array:
         """Probabilities float32 of `tokens`, each in its row."""
-        return self._normalized(_gather(self.logits, rows, tokens), tokens, rows)
+        return self._normalized(_gather(self.rows, rows, tokens), tokens, rows)
 
     def read(self, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
         """Probabilities of tokens `start` to `start + size` of one row."""
-        return self._normalized(_cut(self.logits, row, start, size), _ids(start, size), row)
+        return self._normalized(_cut(self.rows, row, start, size), _ids(start, size), row)
 
     def _normalized(self, logits: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
         largest, likeliest = self.largest[rows], self.likeliest[rows]
@@ -166,10 +154,10 @@ def softmax(logits: jax.Array, temperature: jax.Array) -> Softmax:
 
 def argmax_rows(law: ScoredLaw) -> tuple[jax.Array, jax.Array]:
     """The likeliest token of every row, int32 (R,), the lowest id of a tie; and its score."""
-    size = law.vocab_size
+    size = law.rows.shape[1]
     maxima = map_rows(lambda row: block_maxima(law.scores(row, 0, size)), law.rows.shape[0])
     rows = jnp.arange(law.rows.shape[0], dtype=jnp.int32)
-    return jax.vmap(lambda row: argmax_row(maxima[row], partial(law.scores, row), size))(rows)
+    return jax.vmap(lambda row: choose_largest(maxima[row], partial(law.scores, row), size))(rows)
 
 
 def _softmax_weights(
@@ -207,7 +195,7 @@ def _as_bits(table: jax.Array) -> jax.Array:
 
     XLA's CPU code has no narrow floats: to cut a piece of the table it would convert it all.
     """
-    bits = {1: jnp.uint8, 2: jnp.uint16}.get(table.dtype.itemsize)
+    bits = {8: jnp.uint8, 16: jnp.uint16}.get(jnp.finfo(table.dtype).bits)
     return table if bits is None else jax.lax.bitcast_convert_type(table, bits)
 
 

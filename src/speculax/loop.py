@@ -8,6 +8,7 @@ the index within the step and the stream (proposal, acceptance, draw): never fro
 the batch, and no number is used in two steps.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,14 +17,16 @@ import jax.numpy as jnp
 
 from speculax.batching import write_rows
 from speculax.laws import Logits, softmax
-from speculax.types import Draft, Drafter, LanguageModel, Verdict
+from speculax.types import NO_TOKEN, Draft, Drafter, LanguageModel, Verdict
 from speculax.verify.greedy import greedy_verdict
-from speculax.verify.step import NO_TOKEN, Step, draw_verdict
+from speculax.verify.step import Step, draw_verdict, ids_below
 from speculax.verify.token import plan_token
 
 PREFILL_WIDTH = 64
 STEPS_PER_CHUNK = 4
 PROPOSAL, ACCEPTANCE, DRAW = range(3)  # streams of noise
+
+Noise = Callable[[int, int], jax.Array]  # a stream and a count to uniforms (B, count)
 
 
 class Requests(NamedTuple):
@@ -202,15 +205,16 @@ def _step(
     pending = jnp.take_along_axis(state.tokens, lengths[:, None] - 1, axis=1)
 
     proposal, drafter_state = _propose(drafter, state.drafter, pending[:, 0], noise, width)
+    _check_proposal(proposal, (lengths.shape[0], max(width, 1)))
     room = requests.limits - lengths - 1  # the last place is the drawn token's
     asked = jnp.clip(jnp.minimum(draft_lengths, room), 0, width)
     draft = Draft(
-        proposal.tokens[:, :width],
-        jnp.minimum(proposal.lengths, asked),
+        ids_below(network.vocab_size, proposal.tokens[:, :width]),
+        jnp.clip(proposal.lengths, 0, asked),
         None if proposal.probs is None else proposal.probs[:, :width],
     )
 
-    tokens = jnp.concatenate([pending, draft.tokens], axis=1)
+    tokens = jnp.concatenate([pending, jnp.maximum(draft.tokens, 0)], axis=1)
     place = jnp.arange(width + 1, dtype=jnp.int32)[None]
     hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
     logits = network.head(params, hidden)
@@ -218,7 +222,7 @@ def _step(
     verdict, live, failed = _cut(verdict, state, requests)
 
     kept = verdict["num_accepted"]
-    emitted = jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
+    emitted = jnp.sum(verdict["tokens"] != NO_TOKEN, axis=1, dtype=jnp.int32)
     lengths += emitted
     new_state = State(
         tokens=write_rows(state.tokens, verdict["tokens"], state.lengths),
@@ -233,7 +237,7 @@ def _step(
 
 
 def _propose(
-    drafter: Drafter | None, state: Any, pending: jax.Array, noise: Any, width: int
+    drafter: Drafter | None, state: Any, pending: jax.Array, noise: Noise, width: int
 ) -> tuple[Draft, Any]:
     """Up to `width` draft tokens, but at least one: to learn whether drafting would pay."""
     if drafter is None:
@@ -242,13 +246,27 @@ def _propose(
     return drafter.propose(state, pending, noise(PROPOSAL, max(width, 1)))
 
 
-def _verify(draft: Draft, logits: jax.Array, temperature: jax.Array | None, noise: Any) -> Verdict:
+def _check_proposal(proposal: Draft, shape: tuple[int, int]) -> None:
+    """A drafter is other people's code; a wrong shape could broadcast into a wrong draft."""
+    probs = None if proposal.probs is None else proposal.probs.shape[:2]
+    given = proposal.tokens.shape, proposal.lengths.shape, probs
+    if given[:2] != (shape, shape[:1]) or probs not in (None, shape):
+        raise ValueError(
+            f"the drafter must propose tokens of shape {shape}, lengths of shape {shape[:1]} and "
+            f"probs of shape {(*shape, 'V')} or None, got {given[0]}, {given[1]} and "
+            f"{None if proposal.probs is None else proposal.probs.shape}; draft as many tokens as "
+            "there are uniforms."
+        )
+
+
+def _verify(
+    draft: Draft, logits: jax.Array, temperature: jax.Array | None, noise: Noise
+) -> Verdict:
     """Judge the drafts by `logits` (B, G+1, V); without a temperature, greedily."""
-    batch, num_rows, vocab_size = logits.shape
-    rows = logits.reshape(-1, vocab_size)
+    num_rows = logits.shape[1]
+    rows = logits.reshape(-1, logits.shape[2])
     if temperature is None:
-        unused = jnp.zeros(draft.tokens.shape), jnp.zeros((batch,))
-        return greedy_verdict(Step(draft.tokens, draft.lengths, *unused), Logits(rows))
+        return greedy_verdict(draft.tokens, draft.lengths, Logits(rows))
     step = Step(
         draft.tokens,
         draft.lengths,
@@ -291,6 +309,11 @@ def _count(
     verdict: Verdict,
     emitted: jax.Array,
 ) -> Counts:
+    """What happened in a step, in the rows that were live.
+
+    Where drafts were asked for, hits are those kept, and a miss is a test that failed or a draft
+    that came back empty. Where none was, the proposal counts as if one had been.
+    """
     kept, first = verdict["num_accepted"], verdict["tokens"][:, 0]
     would_hold = (proposal.lengths > 0) & (proposal.tokens[:, 0] == first)
     hits = jnp.where(asked > 0, kept, would_hold.astype(jnp.int32))

@@ -10,7 +10,7 @@ class Stats:
 
     Attributes:
         steps: Target calls, one draft-and-verify round each.
-        drafted: Draft tokens proposed and judged.
+        drafted: Draft tokens proposed, those after the first that failed included.
         accepted: Draft tokens kept.
         emitted: Tokens made, accepted and drawn.
         drafted_by_position: `drafted`, by place in the draft.
@@ -44,7 +44,7 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
-        """The acceptance rate at each place in the draft; NaN where none was drafted."""
+        """Accepted over drafted tokens at each place in the draft; NaN where none was drafted."""
         pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
         return tuple(_ratio(*pair) for pair in pairs)
 

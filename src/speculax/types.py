@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 
 import jax
 
+NO_TOKEN = -1  # fills a verdict's tokens beyond the drawn one
+
 
 class Verdict(TypedDict):
     """What one verification step decided; a plain dict with exactly these two keys.
@@ -24,7 +26,7 @@ class Draft(NamedTuple):
 
     Attributes:
         tokens: int32 (B, G), the draft tokens.
-        lengths: int32 (B,), how many of them each row really has; the rest is never read.
+        lengths: int32 (B,), how many of them each row really has; the rest is never judged.
         probs: float (B, G, V), the law each token was sampled from; None for deterministic
             drafters, whose laws are point masses on their tokens.
     """

@@ -231,7 +231,7 @@ def fresh_chunk(monkeypatch):
         return loop.decode_chunk.__wrapped__(*args, **kwargs)
 
     static = ("network", "drafter", "width", "is_sampled")
-    module = importlib.import_module("speculax.generate")
+    module = importlib.import_module("speculax.generation")
     monkeypatch.setattr(module, "decode_chunk", jax.jit(chunk, static_argnames=static))
 
 

@@ -128,7 +128,7 @@ def test_wrong_drafts_are_given_up():
 
 
 def test_a_row_that_ended_does_not_keep_the_steps_wide(monkeypatch):
-    module = sys.modules["speculax.generate"]
+    module = sys.modules["speculax.generation"]
     run_chunk, widths = module.decode_chunk, []
 
     def record(*args, **kwargs):

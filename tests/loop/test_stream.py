@@ -63,11 +63,33 @@ def test_an_interrupted_stream_has_results_so_far():
     assert "interrupted" in {result.stop_reason for result in results}
 
 
+def test_a_stream_broken_off_can_be_resumed():
+    running = stream(temperature=1.0, seed=[1, 2, 3])
+    for _ in running:
+        break
+    for _ in running:
+        pass
+    assert list(running) == []
+    whole = stream(temperature=1.0, seed=[1, 2, 3])
+    for _ in whole:
+        pass
+    for result, other in zip(running.results(), whole.results(), strict=True):
+        np.testing.assert_array_equal(result.tokens, other.tokens)
+        assert result.stats.steps == other.stats.steps
+
+
+def test_nothing_runs_for_no_tokens(monkeypatch):
+    monkeypatch.setattr(sys.modules["speculax.generation"], "prefill", None)
+    for result in sx.generate(toy.model(MEMORY, LOGITS), PROMPTS, max_new_tokens=0):
+        assert result.tokens.size == 0
+        assert result.stop_reason == "length"
+
+
 def test_nothing_runs_before_the_stream_is_iterated(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("work was done")
 
-    module = sys.modules["speculax.generate"]
+    module = sys.modules["speculax.generation"]
     monkeypatch.setattr(module, "prefill", fail)
     running = stream()
     with pytest.raises(AssertionError, match="work was done"):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from speculax.batching import write_rows
-from speculax.types import Draft, Verdict
+from speculax.types import NO_TOKEN, Draft, Verdict
 
 
 class History(NamedTuple):
@@ -48,8 +48,11 @@ class NGram:
     def __post_init__(self) -> None:
         for name, least in (("draft_length", 0), ("max_ngram", 1)):
             value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}; raise it.")
+            if not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f"{name} must be an integer of at least {least}, got {value!r}; the defaults "
+                    "are draft_length=15 and max_ngram=3."
+                )
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> History:
         """The history of rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts."""
@@ -69,7 +72,7 @@ class NGram:
         """Append the tokens of `verdict` that are not -1; there must be room for all of them."""
         new = verdict["tokens"]
         tokens = write_rows(state.tokens, new, state.lengths)
-        return History(tokens, state.lengths + jnp.sum(new >= 0, axis=1, dtype=jnp.int32))
+        return History(tokens, state.lengths + jnp.sum(new != NO_TOKEN, axis=1, dtype=jnp.int32))
 
     def _look_up(
         self, row: jax.Array, length: jax.Array, num_drafts: int

@@ -36,7 +36,7 @@ class Cache(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoder:
-    """A `LanguageModel` with the parameters that `speculax.load` returns.
+    """A `LanguageModel`; `speculax.load` gives one with its parameters, as a `Model`.
 
     Attributes:
         config: Sizes and constants.
@@ -81,7 +81,7 @@ class Decoder:
         """Run new tokens after the kept ones; any number of them, a row at its own place.
 
         Args:
-            params: As `speculax.load` returns them.
+            params: `Model.params`.
             tokens: int32 (B, T).
             positions: int32 (B, T); without `mask` they follow on the kept tokens.
             cache: Its slots must suffice for kept and new tokens (and for one more, if there is

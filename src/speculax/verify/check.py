@@ -94,7 +94,7 @@ class _Problems:
         if len(places):
             first = tuple(places[0].tolist())
             self.lines.append(
-                f"{name}[{', '.join(map(str, first))}] is {values[first]:.6g}, expected "
+                f"{name}[{', '.join(map(str, first))}] is {values[first].item()}, expected "
                 f"{expected} ({len(places)} such); {hint}."
             )
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.laws import ScoredLaw, argmax_rows
-from speculax.types import Verdict
+from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
-from speculax.verify.step import NO_TOKEN, Step, count_accepted, make_verdict
+from speculax.verify.step import count_accepted, make_verdict
 
 
 def verify_greedy(
@@ -35,7 +35,8 @@ def verify_greedy(
             fails.
         draft_probs: floating (B, G, V) or None; not used.
         target_probs: floating (B, G+1, V), the target's law at the same position; row G is the law
-            after the last draft token. Anything of the same order will do.
+            after the last draft token. Rows need not sum to one, but logits will not do: negative
+            entries count as zero.
         accept_uniforms: floating (B, G); not used.
         sample_uniforms: floating (B,); not used.
         draft_lengths: int (B,), how many draft tokens each row has (0 allowed); None means G. What
@@ -60,16 +61,16 @@ def verify_greedy(
 @jax.jit
 def _verify_greedy(arguments: Arguments) -> Verdict:
     step, target, _ = read_arguments(arguments)
-    return greedy_verdict(step, target)
+    return greedy_verdict(step.tokens, step.lengths, target)
 
 
-def greedy_verdict(step: Step, target: ScoredLaw) -> Verdict:
-    """Compare the draft tokens of a batch with the likeliest ones."""
-    batch, length = step.tokens.shape
+def greedy_verdict(tokens: jax.Array, lengths: jax.Array, target: ScoredLaw) -> Verdict:
+    """Compare draft tokens (B, G), of which `lengths` (B,) count, with the likeliest ones."""
+    batch, length = tokens.shape
     likeliest, score = argmax_rows(target)
     is_usable = jnp.isfinite(score) & (score > target.no_mass_score)
     best = jnp.where(is_usable, likeliest, NO_TOKEN).reshape(batch, length + 1)
-    is_token = (step.tokens >= 0) & (step.positions < step.lengths[:, None])
-    num_accepted = count_accepted(is_token & (step.tokens == best[:, :length]))
+    is_token = (tokens >= 0) & (jnp.arange(length, dtype=jnp.int32)[None] < lengths[:, None])
+    num_accepted = count_accepted(is_token & (tokens == best[:, :length]))
     drawn = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
-    return make_verdict(step, num_accepted, drawn)
+    return make_verdict(tokens, num_accepted, drawn)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from speculax.inverse_cdf import clip_uniform
 from speculax.laws import DraftLaw, Probabilities
-from speculax.verify.step import NO_TOKEN, Step
+from speculax.verify.step import Step, ids_below, widen
 
 
 class Arguments(NamedTuple):
@@ -38,12 +38,12 @@ def as_arguments(
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
     arguments = Arguments(
-        _as_array(draft_tokens),
-        None if draft_probs is None else _as_array(draft_probs),
-        _as_array(target_probs),
-        _as_array(accept_uniforms),
-        _as_array(sample_uniforms),
-        None if draft_lengths is None else _as_array(draft_lengths),
+        _as_array("draft_tokens", draft_tokens),
+        None if draft_probs is None else _as_array("draft_probs", draft_probs),
+        _as_array("target_probs", target_probs),
+        _as_array("accept_uniforms", accept_uniforms),
+        _as_array("sample_uniforms", sample_uniforms),
+        None if draft_lengths is None else _as_array("draft_lengths", draft_lengths),
     )
     shape = arguments.target_probs.shape
     if len(shape) != 3 or 0 in shape:
@@ -82,14 +82,14 @@ def read_arguments(arguments: Arguments) -> tuple[Step, Probabilities, DraftLaw]
     """The step and its laws, as the rules take them."""
     batch, length = arguments.draft_tokens.shape
     vocab_size = arguments.target_probs.shape[2]
-    tokens = _ids_below(vocab_size, arguments.draft_tokens)
+    tokens = ids_below(vocab_size, arguments.draft_tokens)
     lengths = arguments.draft_lengths
     if lengths is None:
         lengths = jnp.full((batch,), length, jnp.int32)
     uniforms = clip_uniform(arguments.sample_uniforms)
     step = Step(
         tokens=tokens,
-        lengths=jnp.clip(_widen(lengths), 0, length).astype(jnp.int32),
+        lengths=jnp.clip(widen(lengths), 0, length).astype(jnp.int32),
         accept_uniforms=clip_uniform(arguments.accept_uniforms),
         sample_uniforms=jnp.where(jnp.isnan(uniforms), 0.0, uniforms),
     )
@@ -97,24 +97,23 @@ def read_arguments(arguments: Arguments) -> tuple[Step, Probabilities, DraftLaw]
     return step, target, step.draft_law(arguments.draft_probs)
 
 
-def _as_array(values: ArrayLike) -> jax.Array:
-    if not isinstance(values, jax.Array):
-        values = np.asarray(values)
-        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
-            # Without jax_enable_x64 these would wrap around, perhaps into the vocabulary.
-            values = np.minimum(values, np.iinfo(np.int32).max)
-            if values.dtype.kind == "i":
-                values = np.maximum(values, NO_TOKEN)
-            values = values.astype(np.int32)
-    return jnp.asarray(values)
-
-
-def _ids_below(vocab_size: int, ids: jax.Array) -> jax.Array:
-    """Ids as int32; `NO_TOKEN` where one is outside the vocabulary."""
-    ids = _widen(ids)
-    return jnp.where((ids >= 0) & (ids < vocab_size), ids, NO_TOKEN).astype(jnp.int32)
-
-
-def _widen(integers: jax.Array) -> jax.Array:
-    """Integers of a type that can be compared with a vocabulary's or a draft's size."""
-    return integers.astype(jnp.int32) if integers.dtype.itemsize < 4 else integers
+def _as_array(name: str, values: ArrayLike) -> jax.Array:
+    if isinstance(values, jax.Array):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)  # a ragged list
+    if array.dtype == object:
+        raise TypeError(
+            f"{name} must be an array of numbers, got {type(values).__name__} that is none; pass a "
+            "NumPy or JAX array, or nested lists of equal lengths."
+        )
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        # Without jax_enable_x64 these would wrap around, perhaps into the vocabulary.
+        limits = np.iinfo(np.int32)
+        array = np.minimum(array, limits.max)
+        if array.dtype.kind == "i":
+            array = np.maximum(array, limits.min)
+        array = array.astype(np.int32)
+    return jnp.asarray(array)

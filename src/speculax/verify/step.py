@@ -9,12 +9,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from speculax import blocks
 from speculax.batching import map_rows
-from speculax.inverse_cdf import BLOCK_SIZE, block_sums, choose_block, choose_token
+from speculax.inverse_cdf import block_sums, choose_block, choose_token
 from speculax.laws import DraftLaw, PointMass, Probabilities, TargetLaw
-from speculax.types import Verdict
-
-NO_TOKEN = -1
+from speculax.types import NO_TOKEN, Verdict
 
 
 class Step(NamedTuple):
@@ -38,7 +37,7 @@ class Step(NamedTuple):
         return jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
 
     @property
-    def batch(self) -> jax.Array:
+    def rows(self) -> jax.Array:
         """int32 (B, 1), the numbers of the batch rows."""
         return jnp.arange(self.tokens.shape[0], dtype=jnp.int32)[:, None]
 
@@ -59,6 +58,17 @@ class Step(NamedTuple):
         if probs is None:
             return PointMass(self.tokens.reshape(-1))
         return Probabilities(probs.reshape(batch * length, -1))
+
+
+def ids_below(vocab_size: int, ids: jax.Array) -> jax.Array:
+    """Ids as int32; `NO_TOKEN` where one is outside the vocabulary."""
+    ids = widen(ids)
+    return jnp.where((ids >= 0) & (ids < vocab_size), ids, NO_TOKEN).astype(jnp.int32)
+
+
+def widen(integers: jax.Array) -> jax.Array:
+    """Integers of a type that can be compared with a vocabulary's or a draft's size."""
+    return integers.astype(jnp.int32) if integers.dtype.itemsize < 4 else integers
 
 
 class Plan(NamedTuple):
@@ -85,15 +95,15 @@ def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> 
     Where the residual has no usable mass, by rounding or by NaN in the draft's row, the token is
     drawn from the target; where that has none either, it is `NO_TOKEN`.
     """
-    batch, size = step.tokens.shape[0], target.vocab_size
+    batch, size = step.tokens.shape[0], target.rows.shape[1]
     rows = jnp.arange(batch, dtype=jnp.int32)
     target_rows = step.target_row(rows, plan.num_accepted)
     draft_rows = step.draft_row(rows, plan.num_accepted)
 
     def residual(
-        target_row: jax.Array, draft_row: jax.Array, start: jax.Array | int, size: int
+        target_row: jax.Array, draft_row: jax.Array, start: jax.Array | int, width: int
     ) -> jax.Array:
-        weights = target.read(target_row, start, size)
+        weights = target.read(target_row, start, width)
         return jnp.maximum(draft.subtract_from(weights, draft_row, start), 0.0)
 
     def sum_rows(subtract: jax.Array) -> jax.Array:
@@ -115,20 +125,18 @@ def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> 
     def choose(b: jax.Array) -> jax.Array:
         t, d = target_rows[b], draft_rows[b]
         block, before, threshold = choose_block(sums[b], step.sample_uniforms[b])
-        first, width = block * BLOCK_SIZE, min(BLOCK_SIZE, size)
-        start = jnp.minimum(first, size - width)
+        start, width, is_inside = blocks.locate(block, size)
         weights = jnp.where(subtract[b], residual(t, d, start, width), target.read(t, start, width))
-        is_inside = start + jnp.arange(width, dtype=jnp.int32) >= first
         weights = jnp.where(is_inside, weights, 0.0)
         return start + choose_token(weights, before, threshold)
 
     drawn = jnp.where(_usable(sums), jax.vmap(choose)(rows), NO_TOKEN)
-    return make_verdict(step, plan.num_accepted, drawn)
+    return make_verdict(step.tokens, plan.num_accepted, drawn)
 
 
-def make_verdict(step: Step, num_accepted: jax.Array, drawn: jax.Array) -> Verdict:
+def make_verdict(draft_tokens: jax.Array, num_accepted: jax.Array, drawn: jax.Array) -> Verdict:
     """Line up the accepted draft tokens, the drawn token (B,) and the padding."""
-    tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)))
+    tokens = jnp.pad(draft_tokens, ((0, 0), (0, 1)))
     i = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     stop = num_accepted[:, None]
     tokens = jnp.where(i < stop, tokens, jnp.where(i == stop, drawn[:, None], NO_TOKEN))

@@ -85,7 +85,7 @@ def _verify_token(arguments: Arguments) -> Verdict:
 
 def plan_token(step: Step, target: TargetLaw, draft: DraftLaw) -> Plan:
     """Test the draft tokens of a batch; p is the target's probability, q the draft's."""
-    b, i = step.batch, step.positions
+    b, i = step.rows, step.positions
     p = target.at(step.target_row(b, i), step.tokens)
     q = draft.at(step.draft_row(b, i), step.tokens)
     is_token = (step.tokens >= 0) & (i < step.lengths[:, None])

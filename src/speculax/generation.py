@@ -1,0 +1,314 @@
+"""Generation as people call it: prompts in, results out; the work is done by the loop on device."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.clock import Clock
+from speculax.draft_length import DraftLength, draft_widths
+from speculax.loop import Report, Requests, decode_chunk, prefill
+from speculax.models.model import Model
+from speculax.request import Prompt, Request, is_single, read_eos_ids, read_requests
+from speculax.stats import Stats
+from speculax.types import Drafter
+
+
+class NewTokens(NamedTuple):
+    """Tokens that one request got in a chunk.
+
+    Attributes:
+        request: Its place in the list of prompts.
+        tokens: The token ids.
+        accepted: For each, whether it is an accepted draft (else the target drew it).
+    """
+
+    request: int
+    tokens: list[int]
+    accepted: list[bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """What became of one request.
+
+    Attributes:
+        text: The new text, without the prompt; None if the model has no tokenizer.
+        tokens: int32 (N,), the new tokens, an end token included.
+        accepted: bool (N,), which of them are accepted drafts (else the target drew them).
+        stop_reason: "eos", "length", or "interrupted" if it was cut short.
+        seed: The seed, for making the same tokens again.
+        stats: Counts, rates and times.
+    """
+
+    text: str | None
+    tokens: np.ndarray
+    accepted: np.ndarray
+    stop_reason: str
+    seed: int
+    stats: Stats
+
+
+@overload
+def generate(
+    model: Model,
+    prompt: str | Sequence[int] | np.ndarray | jax.Array,
+    *,
+    drafter: Drafter | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    eos_ids: Sequence[int] | None = None,
+) -> Generation: ...
+
+
+@overload
+def generate(
+    model: Model,
+    prompt: list[str] | list[list[int]] | list[np.ndarray],
+    *,
+    drafter: Drafter | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    temperature: float | Sequence[float] = 0.0,
+    seed: int | Sequence[int] | None = None,
+    eos_ids: Sequence[int] | None = None,
+) -> list[Generation]: ...
+
+
+def generate(
+    model: Model,
+    prompt: Prompt | Sequence[Prompt],
+    *,
+    drafter: Drafter | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    temperature: float | Sequence[float] = 0.0,
+    seed: int | Sequence[int] | None = None,
+    eos_ids: Sequence[int] | None = None,
+) -> Generation | list[Generation]:
+    """Continue prompts with a model, faster if a drafter guesses well.
+
+    Lossless: the new tokens follow the model's law at the given temperature exactly, whatever the
+    drafter proposes; greedy rows (temperature 0) get the tokens of plain greedy decoding, up to
+    rounding where two logits are a tie. The loop runs on device and shows the host a few steps at a
+    time. What a request gets depends on its own prompt and settings alone, not on its neighbours.
+
+    The first call for a number of prompts and a range of lengths compiles; later ones do not.
+
+    Args:
+        model: What `speculax.load` returns, or a `Model` of your own.
+        prompt: A string, token ids, or a list of either.
+        drafter: What proposes tokens, for example `NGram()`; None for plain decoding.
+        max_new_tokens: The most tokens to make; one number, or one a request.
+        temperature: 0 for greedy, 1 for the model's own law; one number, or one a request.
+        seed: An integer in [0, 2**32) that fixes all sampling; one for all requests (equal prompts
+            then get equal texts), or one a request. None takes fresh ones; results hold them.
+        eos_ids: Tokens that end a text; None for the model's own, () for none.
+
+    Returns:
+        A `Generation` for one prompt, a list of them for a list.
+
+    Raises:
+        ValueError: If an argument is out of range, or prompt and new tokens exceed the context.
+        FloatingPointError: If the model's law at some position has NaN, infinity or no mass.
+    """
+    run = stream(
+        model,
+        prompt,
+        drafter=drafter,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        eos_ids=eos_ids,
+    )
+    for _ in run:
+        pass
+    results = run.results()
+    return results[0] if is_single(prompt) else results
+
+
+def stream(
+    model: Model,
+    prompt: Prompt | Sequence[Prompt],
+    *,
+    drafter: Drafter | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    temperature: float | Sequence[float] = 0.0,
+    seed: int | Sequence[int] | None = None,
+    eos_ids: Sequence[int] | None = None,
+) -> "Stream":
+    """Like `generate`, but hand out tokens as they are made.
+
+    Takes the same arguments and raises the same errors; those about arguments at once.
+
+    Returns:
+        A `Stream`: iterate over it for lists of `NewTokens`, then ask it for `results()`.
+    """
+    prompts = [prompt] if is_single(prompt) else list(prompt)
+    requests = read_requests(model, prompts, max_new_tokens, temperature, seed)
+    if isinstance(drafter, type):
+        raise ValueError(f"drafter must be an instance, got a class; pass {drafter.__name__}().")
+    return Stream(model, requests, drafter, read_eos_ids(model, eos_ids))
+
+
+class Stream:
+    """A generation under way; made by `stream`. Iterate over it for lists of `NewTokens`.
+
+    Iterating can be broken off and resumed; `results` holds what has been made so far.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        requests: list[Request],
+        drafter: Drafter | None,
+        eos_ids: tuple[int, ...],
+    ) -> None:
+        self._model, self._drafter, self._eos_ids = model, drafter, eos_ids
+        self._widths = draft_widths(0 if drafter is None else drafter.draft_length)
+        self._rows = [_Row(request, self._widths) for request in requests]
+        self._chunks = self._run()
+
+    def __iter__(self) -> Iterator[list[NewTokens]]:
+        return self._chunks
+
+    def results(self) -> list[Generation]:
+        """What has been made of each request so far."""
+        return [row.result(self._model, self._eos_ids) for row in self._rows]
+
+    def _run(self) -> Iterator[list[NewTokens]]:
+        rows = self._rows
+        if not any(row.is_live for row in rows):
+            return
+        network, drafter, params = self._model.network, self._drafter, self._model.params
+        num_slots = _bucket(max(row.limit for row in rows) + self._widths[-1] + 1)
+        prompts = np.zeros((len(rows), num_slots), np.int32)
+        for row, ids in zip(rows, prompts, strict=True):
+            ids[: row.length] = row.request.prompt
+        temperature = [row.request.temperature for row in rows]
+        requests = Requests(
+            limits=jnp.asarray([row.limit for row in rows], jnp.int32),
+            temperature=jnp.asarray(temperature, jnp.float32),
+            seeds=jnp.asarray([row.request.seed for row in rows], jnp.uint32),
+            eos_ids=jnp.asarray(self._eos_ids, jnp.int32),
+        )
+        with Clock() as clock:
+            state = prefill(
+                params,
+                jnp.asarray(prompts),
+                jnp.asarray([row.length for row in rows], jnp.int32),
+                requests.limits,
+                network=network,
+                drafter=drafter,
+                num_slots=num_slots,
+            )
+            clock.wait_for(state.lengths)
+        for row in rows:
+            row.spend(clock, is_prefill=True)
+        while any(row.is_live for row in rows):
+            live = {i: row for i, row in enumerate(rows) if row.is_live}
+            with Clock() as clock:
+                lengths = [row.draft_length.current if row.is_live else 0 for row in rows]
+                state, report = decode_chunk(
+                    params,
+                    state,
+                    requests,
+                    jnp.asarray(lengths, jnp.int32),
+                    network=network,
+                    drafter=drafter,
+                    width=min(width for width in self._widths if width >= max(lengths)),
+                    is_sampled=max(temperature) > 0,
+                )
+                report = clock.wait_for(report)
+                new = [row.take(i, report) for i, row in live.items()]
+            for row in live.values():
+                row.spend(clock)
+            if report.failed.any():
+                i = int(np.argmax(report.failed))
+                raise FloatingPointError(
+                    f"request {i}: the model's law at position {rows[i].length} has NaN, infinity "
+                    "or no mass, so no token can be drawn there; check the weights and the prompt."
+                )
+            yield [tokens for tokens in new if tokens.tokens]
+
+
+class _Row:
+    """A request under way, as the host sees it."""
+
+    def __init__(self, request: Request, widths: tuple[int, ...]) -> None:
+        self.request = request
+        self.length = len(request.prompt)
+        self.limit = self.length + request.max_new_tokens
+        self.is_live = request.max_new_tokens > 0
+        self.draft_length = DraftLength(widths)
+        self._tokens: list[int] = []
+        self._accepted: list[bool] = []
+        self._steps = 0
+        self._by_place = np.zeros((2, widths[-1]), int)  # drafted, accepted
+        self._prefill = self._decode = self._compile = self._host = 0.0
+        self._first_token = math.nan
+
+    def take(self, i: int, report: Report) -> NewTokens:
+        """Take over what a chunk made of row `i`."""
+        end = int(report.lengths[i])
+        new = NewTokens(
+            i,
+            report.tokens[i, self.length : end].tolist(),
+            report.accepted[i, self.length : end].tolist(),
+        )
+        self._tokens += new.tokens
+        self._accepted += new.accepted
+        self.length, self.is_live = end, bool(report.live[i])
+        counts = report.counts
+        self._steps += int(counts.steps[i])
+        width = counts.drafted.shape[1]
+        self._by_place[:, :width] += counts.drafted[i], counts.accepted[i]
+        self.draft_length.update(int(counts.hits[i]), int(counts.misses[i]))
+        return new
+
+    def spend(self, clock: Clock, is_prefill: bool = False) -> None:
+        """Note the time that the prompt or a chunk took."""
+        self._compile += clock.compile_seconds
+        if is_prefill:
+            self._prefill += clock.seconds
+            return
+        self._decode += clock.seconds
+        self._host += clock.seconds - clock.blocked_seconds
+        if math.isnan(self._first_token):
+            self._first_token = self._prefill + self._decode
+
+    def result(self, model: Model, eos_ids: tuple[int, ...]) -> Generation:
+        drafted, accepted = self._by_place.tolist()
+        if self._tokens and self._tokens[-1] in eos_ids:
+            reason = "eos"
+        else:
+            reason = "length" if self.length == self.limit else "interrupted"
+        return Generation(
+            text=None if model.tokenizer is None else model.tokenizer.decode(self._tokens),
+            tokens=np.asarray(self._tokens, np.int32),
+            accepted=np.asarray(self._accepted, bool),
+            stop_reason=reason,
+            seed=self.request.seed,
+            stats=Stats(
+                steps=self._steps,
+                drafted=sum(drafted),
+                accepted=sum(accepted),
+                emitted=len(self._tokens),
+                drafted_by_position=tuple(drafted),
+                accepted_by_position=tuple(accepted),
+                prefill_seconds=self._prefill,
+                decode_seconds=self._decode,
+                compile_seconds=self._compile,
+                host_seconds=self._host,
+                time_to_first_token=self._first_token,
+            ),
+        )
+
+
+def _bucket(num_slots: int) -> int:
+    """Round up, so that lengths that are close together share their compiled programs."""
+    step = 256 if num_slots <= 2048 else 1024
+    return -(-num_slots // step) * step
