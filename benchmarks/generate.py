@@ -120,12 +120,12 @@ class Bench:
     def time(
         self, contenders: dict[str, Contender], ids: list[int]
     ) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
-        """Seconds of each contender in random order, one untimed run ahead, and its tokens."""
-        tokens = {name: run(ids)[1] for name, run in contenders.items()}
-        seconds = defaultdict(list)
+        """Seconds of each contender, in random order, and its tokens."""
+        seconds, tokens = defaultdict(list), {}
         for _ in range(self.repeats):
             for name in self.order.sample(list(contenders), len(contenders)):
-                seconds[name].append(contenders[name](ids)[0])
+                taken, tokens[name] = contenders[name](ids)
+                seconds[name].append(taken)
         return {name: seconds[name] for name in contenders}, tokens
 
     def difference(self, ids: list[int], plain: list[int], other: list[int]) -> str:

@@ -1,5 +1,6 @@
 """Wall time, with what goes into compiling and into waiting for the device apart."""
 
+import threading
 import time
 from typing import Any
 
@@ -10,9 +11,6 @@ import numpy as np
 class Clock:
     """Times a block of code, as a context manager.
 
-    Compiling is noticed wherever in the process it happens: of two threads that generate at once,
-    each also takes off what the other compiles.
-
     Attributes:
         seconds: Wall time, compiling apart.
         compile_seconds: Time spent tracing and compiling.
@@ -20,6 +18,7 @@ class Clock:
     """
 
     def __enter__(self) -> "Clock":
+        self._thread = threading.get_ident()
         self.seconds = self.compile_seconds = self.blocked_seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
         self._start = time.perf_counter()
@@ -37,5 +36,6 @@ class Clock:
         return jax.tree.map(np.array, arrays)
 
     def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if event.startswith("/jax/core/compile/"):
+        # Heard of wherever in the process it happens, but in the thread that compiles.
+        if event.startswith("/jax/core/compile/") and threading.get_ident() == self._thread:
             self.compile_seconds += duration_secs

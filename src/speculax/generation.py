@@ -149,8 +149,8 @@ def stream(
     """
     prompts = [prompt] if is_single(prompt) else list(prompt)
     requests = read_requests(model, prompts, max_new_tokens, temperature, seed)
-    if isinstance(drafter, type):
-        raise ValueError(f"drafter must be an instance, got a class; pass {drafter.__name__}().")
+    if isinstance(drafter, type) or (drafter is not None and not hasattr(drafter, "propose")):
+        raise ValueError(f"drafter must be None or a drafter such as NGram(), got {drafter!r}.")
     return Stream(model, requests, drafter, read_eos_ids(model, eos_ids))
 
 
@@ -167,10 +167,10 @@ class Stream:
         drafter: Drafter | None,
         eos_ids: tuple[int, ...],
     ) -> None:
-        self._model, self._drafter, self._eos_ids = model, drafter, eos_ids
-        self._widths = draft_widths(0 if drafter is None else drafter.draft_length)
-        self._rows = [_Row(request, self._widths) for request in requests]
-        self._chunks = self._run()
+        widths = draft_widths(0 if drafter is None else drafter.draft_length)
+        self._model, self._eos_ids = model, eos_ids
+        self._rows = [_Row(request, widths) for request in requests]
+        self._chunks = _run(model, self._rows, drafter, widths, eos_ids)
 
     def __iter__(self) -> Iterator[list[NewTokens]]:
         return self._chunks
@@ -179,60 +179,66 @@ class Stream:
         """What has been made of each request so far."""
         return [row.result(self._model, self._eos_ids) for row in self._rows]
 
-    def _run(self) -> Iterator[list[NewTokens]]:
-        rows = self._rows
-        if not any(row.is_live for row in rows):
-            return
-        network, drafter, params = self._model.network, self._drafter, self._model.params
-        num_slots = _bucket(max(row.limit for row in rows) + self._widths[-1] + 1)
-        prompts = np.zeros((len(rows), num_slots), np.int32)
-        for row, ids in zip(rows, prompts, strict=True):
-            ids[: row.length] = row.request.prompt
-        temperature = [row.request.temperature for row in rows]
-        requests = Requests(
-            limits=jnp.asarray([row.limit for row in rows], jnp.int32),
-            temperature=jnp.asarray(temperature, jnp.float32),
-            seeds=jnp.asarray([row.request.seed for row in rows], jnp.uint32),
-            eos_ids=jnp.asarray(self._eos_ids, jnp.int32),
+
+def _run(
+    model: Model,
+    rows: list["_Row"],
+    drafter: Drafter | None,
+    widths: tuple[int, ...],
+    eos_ids: tuple[int, ...],
+) -> Iterator[list[NewTokens]]:
+    """The chunks of a stream; no method, lest an abandoned stream hold on to its cache."""
+    if not any(row.is_live for row in rows):
+        return
+    num_slots = _bucket(max(row.limit for row in rows) + widths[-1] + 1)
+    prompts = np.zeros((len(rows), num_slots), np.int32)
+    for row, ids in zip(rows, prompts, strict=True):
+        ids[: row.length] = row.request.prompt
+    temperature = [row.request.temperature for row in rows]
+    requests = Requests(
+        limits=jnp.asarray([row.limit for row in rows], jnp.int32),
+        temperature=jnp.asarray(temperature, jnp.float32),
+        seeds=jnp.asarray([row.request.seed for row in rows], jnp.uint32),
+        eos_ids=jnp.asarray(eos_ids, jnp.int32),
+    )
+    with Clock() as clock:
+        state = prefill(
+            model.params,
+            jnp.asarray(prompts),
+            jnp.asarray([row.length for row in rows], jnp.int32),
+            requests.limits,
+            network=model.network,
+            drafter=drafter,
+            num_slots=num_slots,
         )
+        clock.wait_for(state.lengths)
+    for row in rows:
+        row.spend(clock, is_prefill=True)
+    while any(row.is_live for row in rows):
+        live = {i: row for i, row in enumerate(rows) if row.is_live}
         with Clock() as clock:
-            state = prefill(
-                params,
-                jnp.asarray(prompts),
-                jnp.asarray([row.length for row in rows], jnp.int32),
-                requests.limits,
-                network=network,
+            lengths = [row.draft_length.current if row.is_live else 0 for row in rows]
+            state, report = decode_chunk(
+                model.params,
+                state,
+                requests,
+                jnp.asarray(lengths, jnp.int32),
+                network=model.network,
                 drafter=drafter,
-                num_slots=num_slots,
+                width=min(width for width in widths if width >= max(lengths)),
+                is_sampled=max(temperature) > 0,
             )
-            clock.wait_for(state.lengths)
-        for row in rows:
-            row.spend(clock, is_prefill=True)
-        while any(row.is_live for row in rows):
-            live = {i: row for i, row in enumerate(rows) if row.is_live}
-            with Clock() as clock:
-                lengths = [row.draft_length.current if row.is_live else 0 for row in rows]
-                state, report = decode_chunk(
-                    params,
-                    state,
-                    requests,
-                    jnp.asarray(lengths, jnp.int32),
-                    network=network,
-                    drafter=drafter,
-                    width=min(width for width in self._widths if width >= max(lengths)),
-                    is_sampled=max(temperature) > 0,
-                )
-                report = clock.wait_for(report)
-                new = [row.take(i, report) for i, row in live.items()]
-            for row in live.values():
-                row.spend(clock)
-            if report.failed.any():
-                i = int(np.argmax(report.failed))
-                raise FloatingPointError(
-                    f"request {i}: the model's law at position {rows[i].length} has NaN, infinity "
-                    "or no mass, so no token can be drawn there; check the weights and the prompt."
-                )
-            yield [tokens for tokens in new if tokens.tokens]
+            report = clock.wait_for(report)
+            new = [row.take(i, report) for i, row in live.items()]
+        for row in live.values():
+            row.spend(clock)
+        if report.failed.any():
+            i = int(np.argmax(report.failed))
+            raise FloatingPointError(
+                f"request {i}: the model's law at position {rows[i].length} has NaN, infinity "
+                "or no mass, so no token can be drawn there; check the weights and the prompt."
+            )
+        yield [tokens for tokens in new if tokens.tokens]
 
 
 class _Row:

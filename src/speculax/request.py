@@ -9,6 +9,8 @@ import numpy as np
 
 from speculax.models.model import Model
 
+MAX_TEMPERATURE = 1e30  # float32 arithmetic with its reciprocal is safe
+
 Prompt = str | Sequence[int] | np.ndarray | jax.Array
 
 
@@ -38,13 +40,12 @@ def read_requests(
     """One request a prompt; see `speculax.generate` for the arguments and what is raised."""
     num = len(prompts)
     seeds = [secrets.randbits(32) for _ in prompts] if seed is None else seed
-    largest = float(np.finfo(np.float32).max)
     requests = [
         Request(*one)
         for one in zip(
             [_read_ids(model, i, prompt) for i, prompt in enumerate(prompts)],
             _one_each("max_new_tokens", max_new_tokens, num, int, 2**31 - 1),
-            _one_each("temperature", temperature, num, float, largest),
+            _one_each("temperature", temperature, num, float, MAX_TEMPERATURE),
             _one_each("seed", seeds, num, int, 2**32 - 1),
             strict=True,
         )
@@ -65,7 +66,7 @@ def read_eos_ids(model: Model, eos_ids: Sequence[int] | None) -> tuple[int, ...]
     if eos_ids is None:
         return model.eos_ids
     ids = np.asarray(eos_ids)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.max() >= 2**31)):
         raise ValueError(f"eos_ids must be a list of token ids or None, got {eos_ids!r}.")
     return tuple(ids.tolist())
 
@@ -107,8 +108,8 @@ def _read_ids(model: Model, i: int, prompt: Any) -> np.ndarray:
 
 def _one_each(name: str, values: Any, num: int, kind: type, most: float) -> list:
     """One value of at least 0 for each request, from one value or a list of them."""
-    if np.ndim(values) == 0:
-        values = [values] * num
+    values = [values] * num if np.ndim(values) == 0 else list(values)
+    values = [value.item() if hasattr(value, "item") else value for value in values]
     if len(values) != num:
         raise ValueError(
             f"{name} must be one value or one for each of {num} prompts, got {len(values)} values."

@@ -85,5 +85,6 @@ def test_wrong_shapes_are_refused(shape):
 
 
 def test_a_class_is_no_drafter():
-    with pytest.raises(ValueError, match=r"drafter must be an instance.*NGram\(\)"):
-        run(sx.NGram, 0.0)
+    for drafter in (sx.NGram, "ngram"):
+        with pytest.raises(ValueError, match=r"drafter must be None or .*NGram\(\)"):
+            run(drafter, 0.0)

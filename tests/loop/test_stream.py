@@ -3,8 +3,10 @@
 Faults seen in public: only the last token of a run handed out, or its tail dropped.
 """
 
+import gc
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -110,3 +112,17 @@ def test_times_are_those_of_the_request():
         assert np.isfinite(stats.block_efficiency)
     short, long = running.results()[1:]
     assert short.stats.decode_seconds < long.stats.decode_seconds
+
+
+def test_an_abandoned_stream_lets_go_of_its_cache():
+    """At once, not when Python next looks for cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        running = stream()
+        next(iter(running))
+        before = sum(array.nbytes for array in jax.live_arrays())
+        del running
+        assert sum(array.nbytes for array in jax.live_arrays()) < before
+    finally:
+        gc.enable()

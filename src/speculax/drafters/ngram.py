@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax.batching import write_rows
 from speculax.types import NO_TOKEN, Draft, Verdict
@@ -35,24 +36,26 @@ class NGram:
     short period is drafted at full length.
 
     Attributes:
-        draft_length: The most tokens proposed in a step.
-        max_ngram: The longest suffix that is looked for, in tokens; shorter ones down to 1 follow.
+        draft_length: The most tokens proposed in a step, from 0 to 512.
+        max_ngram: The longest suffix that is looked for, from 1 to 32 tokens; shorter ones down to
+            1 follow.
 
     Raises:
-        ValueError: If `draft_length` is negative or `max_ngram` less than 1.
+        ValueError: If `draft_length` or `max_ngram` is no integer in its range.
     """
 
     draft_length: int = 15
     max_ngram: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("draft_length", 0), ("max_ngram", 1)):
+        for name, least, most in (("draft_length", 0, 512), ("max_ngram", 1, 32)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int | np.integer) or not least <= value <= most:
                 raise ValueError(
-                    f"{name} must be an integer of at least {least}, got {value!r}; the defaults "
-                    "are draft_length=15 and max_ngram=3."
+                    f"{name} must be an integer from {least} to {most}, got {value!r}; the "
+                    "defaults are draft_length=15 and max_ngram=3."
                 )
+            object.__setattr__(self, name, int(value))
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> History:
         """The history of rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts."""
