@@ -273,6 +273,19 @@ def test_sharded_batch_under_jit(name):
 
 
 @pytest.mark.parametrize("name", VERIFIERS)
+def test_explicit_mesh_axes(name):
+    """What `jax.make_mesh` gives: the function says itself how its result lies."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    spec = PartitionSpec("rows")
+    arguments = random_arguments(8)
+    with jax.set_mesh(mesh):
+        given = [jax.device_put(a, jax.sharding.NamedSharding(mesh, spec)) for a in arguments]
+        out = jax.jit(jax.sharding.auto_axes(VERIFIERS[name][0], out_sharding=spec))(*given)
+    assert len(out["tokens"].sharding.device_set) == 2
+    assert_same(out, VERIFIERS[name][1](*arguments))
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
 def test_no_retrace_for_new_values(name):
     chex.clear_trace_counter()
 

@@ -32,8 +32,9 @@ def verify_token(
 
     Lossless: the emitted tokens follow the target's law exactly, whatever the draft's laws, as
     long as each draft token was sampled from its law and the uniforms are independent. Works under
-    `jit` with every argument traced, `vmap`, `scan`, `while_loop` and `shard_map`. Time is that of
-    reading two rows of V a batch row.
+    `jit` with every argument traced, `vmap`, `scan`, `while_loop` and `shard_map`; on a mesh with
+    explicit axes, inside `jax.sharding.auto_axes`. Time is that of reading two rows of V a batch
+    row.
 
     Args:
         draft_tokens: int (B, G), token i of row b, proposed by the drafter. An id outside [0, V)
@@ -41,7 +42,8 @@ def verify_token(
         draft_probs: floating (B, G, V), the law each token was sampled from; None for deterministic
             drafters (each law is a point mass on its token).
         target_probs: floating (B, G+1, V), the target's law at the same position; row G is the law
-            after the last draft token. Arithmetic is float32.
+            after the last draft token. Arithmetic is float32, and where XLA flushes subnormal
+            numbers, as on CPU, probabilities below 1.2e-38 count as zero.
         accept_uniforms: floating (B, G) in [0, 1), noise of the acceptance tests.
         sample_uniforms: floating (B,) in [0, 1), noise of the token drawn afterwards.
         draft_lengths: int (B,), how many draft tokens each row has (0 allowed); None means G. What
