@@ -287,6 +287,23 @@ def test_missing_file(cache, path):
         load(path)
 
 
+@pytest.mark.parametrize("path", ["x" * 300, "x" * 300 + ".gguf", "~no-such-user/x.gguf"])
+def test_an_impossible_path(cache, path):
+    with pytest.raises(
+        LoadError, match=rf"^there is no file {path} that can be read \(.*\); check"
+    ):
+        load(path)
+
+
+def test_a_cache_of_nobody(make_gguf, monkeypatch):
+    path = make_gguf().path
+    monkeypatch.setenv("SPECULAX_CACHE", "~no-such-user/x")
+    with pytest.raises(
+        LoadError, match=r"^the model cache ~no-such-user/x cannot .*; set SPECULAX"
+    ):
+        load(path)
+
+
 def test_not_a_gguf_file(cache, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"PK\3\4 and so on")
@@ -329,6 +346,33 @@ def test_an_unsupported_model(make_gguf, cache, wrong, message):
     with pytest.raises(LoadError, match=message):
         load(make_gguf(**wrong).path)
     assert not left_in(cache)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("tokenizer.ggml.tokens", "must have tokenizer.ggml.tokens .list., it has none; download"),
+        ("tokenizer.ggml.token_type", "tokenizer must have token_type, int for each token; down"),
+        ("gemma3.block_count", "must have gemma3.block_count .int., it has none; download"),
+        ("gemma3.rope.freq_base", "must have gemma3.rope.freq_base .float., it has none; download"),
+    ],
+)
+def test_metadata_that_is_missing(make_gguf, cache, key, message):
+    path = make_gguf().path
+    data = path.read_bytes()
+    damaged = key[:-1] + "X"
+    header = len(key).to_bytes(8, "little")
+    assert data.count(header + key.encode()) == 1
+    path.write_bytes(data.replace(header + key.encode(), header + damaged.encode()))
+    with pytest.raises(LoadError, match=message):
+        load(path)
+    assert not left_in(cache)
+
+
+def test_scores_are_not_needed(make_gguf, cache):
+    path = make_gguf().path
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.scores", b"tokenizer.ggml.scoreX"))
+    load(path)
 
 
 def test_a_quantization_that_cannot_be_read(make_gguf, cache, monkeypatch):

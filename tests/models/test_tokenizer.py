@@ -100,6 +100,11 @@ def test_round_trip(tokenizer, text):
     assert "".join(streamed(tokenizer, ids)) == text
 
 
+def test_half_a_surrogate_pair_is_no_text(tokenizer):
+    with pytest.raises(ValueError, match=r"got half a surrogate pair \('\\ud800'\) at index 2; "):
+        tokenizer.encode("ab\ud800")
+
+
 def test_stream_gives_whole_characters(tokenizer):
     ids = tokenizer.encode("aé👩")
     assert streamed(tokenizer, ids) == ["", "a", "", "é", "", "", "", "👩", ""]

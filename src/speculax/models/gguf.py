@@ -156,11 +156,14 @@ def _gemma3_config(path: Path, metadata: Mapping[str, Any]) -> DecoderConfig:
     if architecture != "gemma3":
         raise LoadError(f"{path} is of architecture {architecture!r}, not 'gemma3'", _SUPPORTED)
 
-    def entry(key: str) -> Any:
-        try:
-            return metadata[key]
-        except KeyError:
-            raise LoadError(f"the metadata of {path} lacks {key}", _DAMAGED) from None
+    def entry(key: str, kind: type = int) -> Any:
+        value = metadata.get(key)
+        if not isinstance(value, kind):
+            what = "none" if value is None else type(value).__name__
+            raise LoadError(
+                f"the metadata of {path} must have {key} ({kind.__name__}), it has {what}", _DAMAGED
+            )
+        return value
 
     num_layers = entry("gemma3.block_count")
     hidden_size = entry("gemma3.embedding_length")
@@ -171,7 +174,7 @@ def _gemma3_config(path: Path, metadata: Mapping[str, Any]) -> DecoderConfig:
         if given != value:
             raise LoadError(f"{path} has {key} {given!r}, supported is {value!r}", _SUPPORTED)
     return DecoderConfig(
-        vocab_size=len(entry("tokenizer.ggml.tokens")),
+        vocab_size=len(entry("tokenizer.ggml.tokens", list)),
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=entry("gemma3.attention.head_count"),
@@ -179,10 +182,10 @@ def _gemma3_config(path: Path, metadata: Mapping[str, Any]) -> DecoderConfig:
         head_dim=head_dim,
         mlp_size=entry("gemma3.feed_forward_length"),
         context_length=entry("gemma3.context_length"),
-        norm_eps=entry("gemma3.attention.layer_norm_rms_epsilon"),
+        norm_eps=entry("gemma3.attention.layer_norm_rms_epsilon", float),
         query_scale=head_dim**-0.5,
         embed_scale=math.sqrt(hidden_size),
-        rope_base=entry("gemma3.rope.freq_base"),
+        rope_base=entry("gemma3.rope.freq_base", float),
         local_rope_base=metadata.get("gemma3.rope.freq_base_swa", 1e4),
         sliding_window=entry("gemma3.attention.sliding_window"),
         global_layers=tuple(range(5, num_layers, 6)),  # five local layers, then a global one

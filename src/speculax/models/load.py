@@ -122,10 +122,16 @@ def _find(name_or_path: str) -> _Source:
     if name_or_path in _PACKAGES:
         module, sha256 = _PACKAGES[name_or_path]
         return _Source(name_or_path, module=module, sha256=sha256)
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return _Source(path.stem, path=path.resolve())
     known = ", ".join(_PACKAGES)
+    try:
+        path = Path(name_or_path).expanduser()
+        if path.is_file():
+            return _Source(path.stem, path=path.resolve())
+    except (OSError, RuntimeError) as error:  # too long, not permitted, or ~ of nobody
+        raise LoadError(
+            f"there is no file {name_or_path} that can be read ({_reason(error)})",
+            f"check the path, or load by name ({known})",
+        ) from error
     if path.suffix == ".gguf" or len(path.parts) > 1:
         raise LoadError(
             f"there is no file {name_or_path}", f"check the path, or load by name ({known})"
@@ -148,7 +154,19 @@ def _need(module: str, extra: str) -> ModuleType:
 
 def cache_directory() -> Path:
     """Where converted models are kept, a directory each."""
-    return Path(os.environ.get("SPECULAX_CACHE") or "~/.cache/speculax").expanduser()
+    given = os.environ.get("SPECULAX_CACHE") or "~/.cache/speculax"
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:  # ~ of nobody
+        raise LoadError(
+            f"the model cache {given} cannot be found ({_reason(error)})",
+            "set SPECULAX_CACHE to a directory that can be written",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong; an OSError's own text also has its number and the path."""
+    return (getattr(error, "strerror", None) or str(error)).rstrip(".")
 
 
 def _read(directory: Path, source: _Source) -> _Copy | None:
@@ -178,7 +196,7 @@ def _convert_once(directory: Path, source: _Source) -> _Copy:
         if error.errno == errno.ENOSPC:
             hint = "make room there, 4 bytes a parameter and the size of the GGUF file, or " + hint
         raise LoadError(
-            f"cannot write the model cache {directory.parent} ({error.strerror or error})", hint
+            f"cannot write the model cache {directory.parent} ({_reason(error)})", hint
         ) from error
     if copy is None:
         raise LoadError(

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 _SPACE = "▁"  # how the vocabulary spells a space
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_DAMAGED = "download or convert the file again"
 _CONTROL, _USER_DEFINED = 3, 4  # token types in a GGUF file
 
 
@@ -45,7 +47,16 @@ class Tokenizer:
         return cls(Backend.from_buffer(text), bos_id)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of `text`, after exactly one BOS if the model has such a token."""
+        """The token ids of `text`, after exactly one BOS if the model has such a token.
+
+        Raises:
+            ValueError: The text has half of a surrogate pair, which is no character.
+        """
+        if half := _SURROGATE.search(text):
+            raise ValueError(
+                f"a text must be Unicode characters, got half a surrogate pair ({half[0]!a}) at "
+                f"index {half.start()}; read the text with errors='replace', or leave it out."
+            )
         ids = self._backend.encode(text, add_special_tokens=False).ids
         return ids if ids[:1] == self._bos else self._bos + ids
 
@@ -94,7 +105,7 @@ def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     longer left part (found by comparison with transformers' tokenizer).
 
     Raises:
-        LoadError: The vocabulary is not a SentencePiece BPE one without space prefix.
+        LoadError: The vocabulary is not a SentencePiece BPE one without space prefix, or damaged.
     """
     from tokenizers import AddedToken, Tokenizer, models, normalizers
 
@@ -109,8 +120,22 @@ def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
             f"it is {given}",
             "use a file converted from Gemma 3",
         )
+    texts, kinds, unknown_id = entry("tokens"), entry("token_type"), entry("unknown_token_id", 0)
+    for name, values, kind in (("tokens", texts, str), ("token_type", kinds, int)):
+        is_array = isinstance(values, list) and set(map(type, values)) == {kind}
+        if not is_array or len(values) != len(texts):
+            raise LoadError(
+                f"the GGUF file's tokenizer must have {name}, {kind.__name__} for each token",
+                _DAMAGED,
+            )
+    if not 0 <= unknown_id < len(texts):
+        raise LoadError(
+            f"the GGUF file's unknown_token_id must be one of its {len(texts)} tokens, "
+            f"it is {unknown_id}",
+            _DAMAGED,
+        )
     # A run of spaces is a token spelled with real spaces, which the normalizer leaves none of.
-    tokens = [_SPACE * len(t) if t.strip(" ") == "" else t for t in entry("tokens")]
+    tokens = [_SPACE * len(t) if t.strip(" ") == "" else t for t in texts]
     ids = {token: id for id, token in enumerate(tokens)}
     merges = [
         (token[:cut], token[cut:])
@@ -118,12 +143,12 @@ def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
         for cut in range(len(token) - 1, 0, -1)
         if token[:cut] in ids and token[cut:] in ids
     ]
-    unknown = tokens[entry("unknown_token_id", 0)]
+    unknown = tokens[unknown_id]
     backend = Tokenizer(
         models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     backend.normalizer = normalizers.Replace(" ", _SPACE)
-    types = list(zip(entry("tokens"), entry("token_type"), strict=True))
+    types = list(zip(texts, kinds, strict=True))
     # Both kinds are found in a text first, whole. Only control tokens are left out when decoding.
     backend.add_special_tokens(
         [AddedToken(token, normalized=False) for token, type in types if type == _CONTROL]
