@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -159,6 +160,7 @@ def test_zero_tokens():
         (("--prompt-file=missing.txt",), "the prompt file missing.txt could not be read"),
         (("--prompt-file=.",), "the prompt file . could not be read"),
         (("a\udcff",), "PROMPT is not UTF-8 text: byte 1 is 0xff"),
+        (("a\ud800",), "PROMPT is not UTF-8 text: character 1 is half a surrogate pair"),
         (("a", "--max-new-tokens=-1"), "--max-new-tokens must be at least 0, got -1"),
         (("a", "--temperature=-1"), "--temperature must be a number from 0 to 3.4e+38, got -1.0"),
         (("a", "--temperature=nan"), "--temperature must be a number from 0 to 3.4e+38, got nan"),
@@ -214,7 +216,24 @@ def test_a_model_that_cannot_be_loaded_is_an_error(monkeypatch):
     assert result.stderr == "error: it is [red]cut[/red] short.\n\nhint: get it again\n"
 
 
-@pytest.mark.parametrize("error", [ValueError("shapes"), OSError(5, "?"), FloatingPointError("?")])
+@pytest.mark.parametrize("place", ["load", "Stream.__iter__"])
+def test_too_little_memory_is_an_error(monkeypatch, place):
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 bytes.")
+    monkeypatch.setattr(f"speculax.{place}", raising(error))
+    result = run("a")
+    expect_error(result, "out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.)")
+    assert "--max-new-tokens" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("shapes"),
+        OSError(5, "?"),
+        FloatingPointError("?"),
+        jax.errors.JaxRuntimeError("INTERNAL: ?"),
+    ],
+)
 @pytest.mark.parametrize("place", ["speculax.load", "speculax.cli.generate._describe"])
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch, error, place):
     monkeypatch.setattr(place, raising(error))
@@ -263,6 +282,17 @@ def test_ctrl_c_keeps_what_was_made(monkeypatch, num_chunks, as_json):
         [num_tokens] = re.match(r"(\d+) tokens in .*, interrupted\n$", result.stderr).groups()
         full = sx.generate(toy.model(), PROMPT, max_new_tokens=900)
         assert result.stdout == toy.ByteTokenizer().decode(full.tokens[: int(num_tokens)])
+
+
+def test_ctrl_c_that_was_discarded(monkeypatch):
+    def load(name):
+        monkeypatch.setattr("speculax.cli.interrupt._pressed", True)
+        return toy.model()
+
+    monkeypatch.setattr(sx, "load", load)
+    result = run(PROMPT)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr == "0 tokens in 0 steps, interrupted\n"
 
 
 def test_ctrl_c_while_loading(monkeypatch):

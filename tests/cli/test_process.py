@@ -1,5 +1,6 @@
 """The command line as a process of its own: terminals, signals, pipes, missing packages."""
 
+import errno
 import json
 import os
 import re
@@ -23,11 +24,15 @@ ENVIRONMENT = {
 } | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
-def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *args: str, stdin=None, stdout=subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         args,
         cwd=ROOT,
-        capture_output=True,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT | environment,
         timeout=120,
@@ -128,6 +133,72 @@ def test_ctrl_c():
     assert process.returncode == 130
     [num_tokens] = re.fullmatch(rb"(\d+) tokens in .*, interrupted\n", complaints).groups()
     assert (first + rest) == ("_é [b]\n\tsix" * 900).encode()[: int(num_tokens)]
+
+
+def test_ctrl_c_in_a_callback_is_remembered():
+    program = """
+import gc, signal
+from speculax.cli import interrupt
+
+def press(phase, info):
+    gc.callbacks.clear()
+    signal.raise_signal(signal.SIGINT)
+
+interrupt.listen()
+gc.callbacks.append(press)
+gc.collect()
+try:
+    interrupt.check()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    result = run(sys.executable, "-c", program)
+    assert (result.stdout, result.stderr) == ("interrupted\n", "")
+
+
+def test_the_interpreter_does_not_tidy_up_after_ctrl_c():
+    program = """
+import atexit, sys
+import speculax as sx
+from speculax.cli import main
+
+def load(name):
+    print("loading", end="")
+    raise KeyboardInterrupt
+
+atexit.register(print, "tidying up")
+sx.load = load
+sys.argv = ["speculax", "generate", "a"]
+main()
+"""
+    result = run(sys.executable, "-c", program)
+    assert (result.returncode, result.stdout) == (130, "loading")
+    assert result.stderr == "interrupted\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [["generate", "a"], ["generate", "a", "--json"], ["info"]])
+def test_an_output_that_is_full(args):
+    with open("/dev/full", "w") as full:
+        result = run(*TOY[:3], *args, stdout=full)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"error: the output cannot be written: {os.strerror(errno.ENOSPC)}.\n\n"
+        "hint: write it elsewhere, or make room\n"
+    )
+
+
+def test_an_output_without_some_characters(made):
+    result = run(*TOY, PROMPT, "--max-new-tokens=60", PYTHONIOENCODING="ascii")
+    assert result.stdout == made["text"].replace("é", "?")
+    assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+
+
+def test_a_closed_stdin():
+    result = run("sh", "-c", 'exec "$@" <&-', "sh", *TOY, "--prompt-file=-")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: the prompt on stdin could not be read: ")
+    assert result.stderr.count("\n") == 3
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import jax
 import typer
 
 from speculax.models.errors import LoadError
+
+_LESS_MEMORY = "ask for fewer tokens (--max-new-tokens), or shorter drafts (--draft-length)"
 
 
 class CommandError(Exception):
@@ -32,6 +35,20 @@ def mendable(kind: type[Exception], hint: str) -> Iterator[None]:
         raise CommandError(str(error), hint) from error
 
 
+@contextmanager
+def writing() -> Iterator[None]:
+    """Report that stdout takes no more, except that its reader left."""
+    try:
+        yield
+        print(end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(
+            f"the output cannot be written: {error.strerror}", "write it elsewhere, or make room"
+        ) from error
+
+
 def reported(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command end in a message and exit code 2 on an error, in 130 on Ctrl-C."""
 
@@ -43,8 +60,16 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except (CommandError, LoadError) as error:
-            problem = " ".join(error.problem.split()).rstrip(".")
-            print(f"error: {problem}.\n\nhint: {error.hint}", file=sys.stderr)
+            _complain(error.problem, error.hint)
+            raise typer.Exit(2) from None
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            _complain(f"the device is out of memory ({error})", _LESS_MEMORY)
             raise typer.Exit(2) from None
 
     return run
+
+
+def _complain(problem: str, hint: str) -> None:
+    print(f"error: {' '.join(problem.split()).rstrip('.')}.\n\nhint: {hint}", file=sys.stderr)

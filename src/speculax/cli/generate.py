@@ -1,6 +1,7 @@
 """`speculax generate`: continue a prompt, and show which tokens were accepted drafts."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -20,7 +21,8 @@ from rich.status import Status
 from rich.style import Style
 
 import speculax as sx
-from speculax.cli.errors import CommandError, mendable, reported
+from speculax.cli.errors import CommandError, mendable, reported, writing
+from speculax.cli.interrupt import check
 from speculax.models.load import cache_directory
 
 _SEE_HELP = "see speculax generate --help"
@@ -110,7 +112,9 @@ def generate(
             "draft_length": draft_length,
             "max_ngram": max_ngram,
         }
-        print(json.dumps(_as_json(result, plain, settings), allow_nan=False))
+        shown = json.dumps(_as_json(result, plain, settings), allow_nan=False)
+        with writing():
+            print(shown)
     else:
         _say(_describe(result, temperature))
         if plain is not None:
@@ -127,24 +131,30 @@ def _read_prompt(prompt: str | None, prompt_file: str | None) -> str:
             'give one of the two, as in speculax generate "def fibonacci(n):"',
         )
     if prompt_file is None:
-        data, name = os.fsencode(prompt or ""), "PROMPT"
+        name, read = "PROMPT", lambda: os.fsencode(prompt or "")
     elif prompt_file == "-":
-        data, name = sys.stdin.buffer.read(), "the prompt on stdin"
+        name, read = "the prompt on stdin", _read_stdin
     else:
-        name = f"the prompt file {prompt_file}"
-        try:
-            data = Path(prompt_file).read_bytes()
-        except OSError as error:
-            raise CommandError(
-                f"{name} could not be read: {error.strerror}", "--prompt-file takes a text file"
-            ) from None
+        name, read = f"the prompt file {prompt_file}", Path(prompt_file).read_bytes
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
+        return read().decode("utf-8")
+    except OSError as error:
         raise CommandError(
-            f"{name} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}",
-            "convert it, for example with iconv -t utf-8",
+            f"{name} could not be read: {error.strerror}", "--prompt-file takes a text file"
         ) from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        what = f"character {error.start} is half a surrogate pair"
+        if isinstance(error, UnicodeDecodeError):
+            what = f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise CommandError(
+            f"{name} is not UTF-8 text: {what}", "convert it, for example with iconv -t utf-8"
+        ) from None
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:  # so it is if the shell closed it
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return sys.stdin.buffer.read()
 
 
 def _require(condition: bool, option: str, expected: str, given: float) -> None:
@@ -166,10 +176,13 @@ def _status(doing: str) -> Status:
 
 
 def _chunks(stream: sx.Stream) -> Iterator[list[sx.NewTokens]]:
-    """What `stream` yields."""
+    """What `stream` yields, until Ctrl-C is pressed."""
     hint = "the weights may be damaged, or overflow on this prompt: try others"
     with mendable(FloatingPointError, hint):
-        yield from stream
+        check()
+        for chunk in stream:
+            yield chunk
+            check()
 
 
 def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Generation, bool]:
@@ -245,7 +258,8 @@ class _Printer:
 
     def _write(self, pieces: list[Segment]) -> None:
         if pieces:  # as they are: rich would expand tabs and break lines
-            self.console.print(Segments(Segment.simplify(pieces)), end="", crop=False)
+            with writing():
+                self.console.print(Segments(Segment.simplify(pieces)), end="", crop=False)
 
 
 def _say(line: str) -> None:

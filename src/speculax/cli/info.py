@@ -3,12 +3,12 @@
 import json
 import platform
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
 
-from speculax.cli.errors import reported
+from speculax.cli.errors import reported, writing
 from speculax.models.load import cache_directory
 
 
@@ -23,23 +23,22 @@ def info(
     versions["python"] = platform.python_version()
     devices = [f"{device} ({device.device_kind})" for device in jax.devices()]
     models = _cached_models()
-    if as_json:
-        shown = {
-            "versions": versions,
-            "devices": devices,
-            "cache": {"directory": str(cache_directory()), "model_bytes": models},
-        }
-        print(json.dumps(shown))
-        return
+    shown = {
+        "versions": versions,
+        "devices": devices,
+        "cache": {"directory": str(cache_directory()), "model_bytes": models},
+    }
+    with writing():
+        print(json.dumps(shown) if as_json else _as_text(shown))
 
-    for name, number in versions.items():
-        print(f"{name:<10}{number}")
-    print(f"{'devices':<10}{', '.join(devices)}")
-    print(f"{'cache':<10}{cache_directory()}")
-    for name, size in models.items():
-        print(f"{'':<10}{name}: {size / 1e6:,.0f} MB")
-    if not models:
-        print(f"{'':<10}no models yet")
+
+def _as_text(shown: dict[str, Any]) -> str:
+    lines = [f"{name:<10}{number}" for name, number in shown["versions"].items()]
+    lines.append(f"{'devices':<10}{', '.join(shown['devices'])}")
+    lines.append(f"{'cache':<10}{shown['cache']['directory']}")
+    models = shown["cache"]["model_bytes"]
+    lines += [f"{'':<10}{name}: {size / 1e6:,.0f} MB" for name, size in models.items()]
+    return "\n".join(lines if models else [*lines, f"{'':<10}no models yet"])
 
 
 def _cached_models() -> dict[str, int]:
