@@ -289,9 +289,8 @@ def test_missing_file(cache, path):
 
 @pytest.mark.parametrize("path", ["x" * 300, "x" * 300 + ".gguf", "~no-such-user/x.gguf"])
 def test_an_impossible_path(cache, path):
-    with pytest.raises(
-        LoadError, match=rf"^there is no file {path} that can be read \(.*\); check"
-    ):
+    # What is wrong with a long name depends on the version of Python.
+    with pytest.raises(LoadError, match=rf"^(there is no file|unknown model) '?{path}.*; \w+"):
         load(path)
 
 
