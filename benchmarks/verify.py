@@ -1,8 +1,8 @@
 """Time the verification step against the textbook form and the physical floor: `make bench-verify`.
 
 The floor is reading two float32 rows of V a batch row with a NumPy dot product. Contenders run in
-random order. Before a "flushed" call the caches are overwritten; "warm" is the second call after
-it. Numbers are medians, in milliseconds and in units of the floor and of the textbook form.
+random order. Before a "flushed" call the caches are overwritten; "warm" is the third call in a
+row. Numbers are medians, in milliseconds and in units of the floor and of the textbook form.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def time_all(
         for name in order.sample(sorted(contenders), len(contenders)):
             run = contenders[name]
             cache_filler += 1
-            flushed, _ = _seconds(run), run()
+            flushed, _ = _seconds(run), _seconds(run)
             times[name].append((_seconds(run), flushed))
     return {name: tuple(np.median(pairs, axis=0)) for name, pairs in times.items()}
 
