@@ -45,7 +45,7 @@ def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Ar
         two are not subtracted: fused with the product or not, that would round in two ways, and one
         row could get different tokens in different batches.
     """
-    cumulative = jnp.cumsum(sums)
+    cumulative = _cumulate(sums)
     threshold = uniform * cumulative[-1]
     block = _first_with_weight(cumulative > threshold, sums)
     return block, cumulative[block] - sums[block], threshold
@@ -53,12 +53,17 @@ def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Ar
 
 def choose_token(weights: jax.Array, before: jax.Array, threshold: jax.Array) -> jax.Array:
     """The index in a block of weights float32 (C,) where the threshold is exceeded."""
-    return _first_with_weight(before + jnp.cumsum(weights) > threshold, weights)
+    return _first_with_weight(before + _cumulate(weights) > threshold, weights)
 
 
 def clip_uniform(uniform: jax.Array) -> jax.Array:
     """Uniforms as float32 in [0, 1 - 2**-24]; NaN stays NaN."""
     return jnp.clip(uniform.astype(jnp.float32), 0.0, LARGEST_UNIFORM)
+
+
+def _cumulate(weights: jax.Array) -> jax.Array:
+    """The cumulative sum, added up in one order on all platforms and in all versions of JAX."""
+    return jax.lax.associative_scan(jnp.add, weights)
 
 
 def _first_with_weight(reached: jax.Array, weights: jax.Array) -> jax.Array:
