@@ -15,16 +15,9 @@ def map_rows(function: Callable[[jax.Array], Any], num_rows: int) -> Any:
     mapping over the arrays themselves would copy every row, needed or not.
     """
     rows = jnp.arange(num_rows, dtype=jnp.int32)
-
-    def in_turn(rows: jax.Array) -> Any:
-        if num_rows == 1:
-            # A loop of one pass XLA would dissolve, and then perhaps sum in another order: a row
-            # alone must get what it gets in a batch.
-            twice = jax.lax.map(function, jnp.concatenate([rows, rows]))
-            return jax.tree.map(lambda x: x[:1], twice)
-        return jax.lax.map(function, rows)
-
-    return jax.lax.platform_dependent(rows, cpu=in_turn, default=jax.vmap(function))
+    return jax.lax.platform_dependent(
+        rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
+    )
 
 
 def write_rows(rows: jax.Array, pieces: jax.Array, starts: jax.Array, axis: int = 0) -> jax.Array:
