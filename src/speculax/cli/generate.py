@@ -128,7 +128,7 @@ def _read_prompt(prompt: str | None, prompt_file: str | None) -> str:
     if (prompt is None) == (prompt_file is None):
         raise CommandError(
             "a prompt is needed" if prompt is None else "PROMPT and --prompt-file were both given",
-            'give one of the two, as in speculax generate "def fibonacci(n):"',
+            'pass PROMPT or --prompt-file FILE, as in speculax generate "def fibonacci(n):"',
         )
     if prompt_file is None:
         name, read = "PROMPT", lambda: os.fsencode(prompt or "")

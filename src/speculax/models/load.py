@@ -65,7 +65,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
             not GGUF or of another architecture; or the cache cannot be written. Says what to do.
     """
     source = _find(os.fspath(name_or_path))
-    _need("tokenizers", "models")
+    _need("tokenizers", source.extra)
     directory = cache_directory() / source.entry
     copy = _read(directory, source) or _convert_once(directory, source)
     config = DecoderConfig.from_json(copy.info["config"])
@@ -88,6 +88,11 @@ class _Source:
     path: Path | None = None
     module: str = ""
     sha256: str = ""
+
+    @property
+    def extra(self) -> str:
+        """The dependency group that loading it needs."""
+        return "models" if self.path else "gemma"
 
     @property
     def entry(self) -> str:
@@ -183,7 +188,7 @@ def _read(directory: Path, source: _Source) -> _Copy | None:
 
 def _convert_once(directory: Path, source: _Source) -> _Copy:
     """Make the converted copy, unless another process makes it meanwhile, and read it."""
-    lock = _need("filelock", "models").FileLock(f"{directory}.lock")
+    lock = _need("filelock", source.extra).FileLock(f"{directory}.lock")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with lock:
@@ -208,7 +213,7 @@ def _convert_once(directory: Path, source: _Source) -> _Copy:
 
 def _convert(directory: Path, source: _Source) -> None:
     for module in ("gguf", "rich"):
-        _need(module, "models")
+        _need(module, source.extra)
     from rich.console import Console
     from rich.progress import Progress
 
