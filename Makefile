@@ -20,7 +20,7 @@ help:  ## list the targets
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
 	@echo "Gemma 3 270M continues examples/edit_class.txt, a class and the start of its edit:" >&2
-	@$(BIN)/speculax generate --compare --max-new-tokens 160 --prompt-file examples/edit_class.txt
+	@$(BIN)/speculax generate --compare --max-new-tokens 164 --prompt-file examples/edit_class.txt
 
 test: $(READY_DEV)  ## the test suite, about 5 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
