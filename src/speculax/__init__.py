@@ -1,5 +1,6 @@
 """Speculative decoding for JAX: verify draft tokens at memory speed, generate with any model."""
 
+from speculax.coupling import coupled_draw as coupled_draw
 from speculax.drafters.ngram import NGram as NGram
 from speculax.generation import (
     Generation as Generation,
@@ -8,9 +9,13 @@ from speculax.generation import (
     generate as generate,
     stream as stream,
 )
+from speculax.laws import Law as Law
+from speculax.log_probs import LogProbs as LogProbs, log_probs as log_probs
+from speculax.make_law import law_from_logits as law_from_logits, law_from_probs as law_from_probs
 from speculax.models.errors import LoadError as LoadError
 from speculax.models.load import load as load
 from speculax.models.model import Model as Model
+from speculax.sampling import sample as sample
 from speculax.stats import Stats as Stats
 from speculax.types import (
     Draft as Draft,
@@ -18,6 +23,16 @@ from speculax.types import (
     LanguageModel as LanguageModel,
     Verdict as Verdict,
 )
+from speculax.verify.block import verify_block as verify_block
 from speculax.verify.check import check_inputs as check_inputs
+from speculax.verify.coupled import verify_coupled as verify_coupled
 from speculax.verify.greedy import verify_greedy as verify_greedy
+from speculax.verify.lossy import (
+    verify_lossy_synthetic as verify_lossy_synthetic,
+    verify_lossy_thresholds as verify_lossy_thresholds,
+    verify_lossy_top_k as verify_lossy_top_k,
+    verify_lossy_typical as verify_lossy_typical,
+)
+from speculax.verify.ragged import verify_ragged as verify_ragged
+from speculax.verify.sampled import verify_sampled as verify_sampled
 from speculax.verify.token import verify_token as verify_token

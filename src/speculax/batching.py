@@ -1,5 +1,6 @@
 """Work on each row of a batch at its own place."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +36,13 @@ def write_rows(rows: jax.Array, pieces: jax.Array, starts: jax.Array, axis: int 
         return jax.lax.dynamic_update_slice_in_dim(row, piece, start, axis)
 
     return jax.vmap(write)(rows, pieces, starts)
+
+
+def vary_with(values: Any, sources: Any) -> Any:
+    """The same values, but under `shard_map` they vary as the sources do. Costs nothing compiled.
+
+    What a loop carries must from the start vary as much as it will after a turn.
+    """
+    firsts = [leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(sources) if leaf.size]
+    anchor = functools.reduce(jnp.logical_and, [first == first for first in firsts])
+    return jax.tree.map(lambda value: jnp.where(anchor, value, value), values)

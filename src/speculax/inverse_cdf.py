@@ -56,6 +56,12 @@ def choose_token(weights: jax.Array, before: jax.Array, threshold: jax.Array) ->
     return _first_with_weight(before + _cumulate(weights) > threshold, weights)
 
 
+def is_usable(sums: jax.Array) -> jax.Array:
+    """Which rows of block sums (..., K) can be drawn from."""
+    total = jnp.sum(sums, axis=-1)
+    return jnp.isfinite(total) & (total > 0)
+
+
 def clip_uniform(uniform: jax.Array) -> jax.Array:
     """Uniforms as float32 in [0, 1 - 2**-24]; NaN stays NaN."""
     return jnp.clip(uniform.astype(jnp.float32), 0.0, LARGEST_UNIFORM)

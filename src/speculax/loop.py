@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from speculax.batching import write_rows
-from speculax.laws import Logits, softmax
+from speculax.make_law import law_from_logits
 from speculax.types import NO_TOKEN, Draft, Drafter, LanguageModel, Verdict
 from speculax.verify.greedy import greedy_verdict
-from speculax.verify.step import Step, draw_verdict, ids_below
-from speculax.verify.token import plan_token
+from speculax.verify.inputs import draft_rows, target_rows
+from speculax.verify.step import Step, ids_below
+from speculax.verify.token import token_verdict
 
 PREFILL_WIDTH = 64
 STEPS_PER_CHUNK = 4
@@ -263,19 +264,16 @@ def _verify(
     draft: Draft, logits: jax.Array, temperature: jax.Array | None, noise: Noise
 ) -> Verdict:
     """Judge the drafts by `logits` (B, G+1, V); without a temperature, greedily."""
-    num_rows = logits.shape[1]
-    rows = logits.reshape(-1, logits.shape[2])
-    if temperature is None:
-        return greedy_verdict(draft.tokens, draft.lengths, Logits(rows))
+    target = target_rows(law_from_logits(logits, temperature=temperature))
     step = Step(
         draft.tokens,
         draft.lengths,
-        accept_uniforms=noise(ACCEPTANCE, num_rows - 1),
+        accept_uniforms=noise(ACCEPTANCE, logits.shape[1] - 1),
         sample_uniforms=noise(DRAW, 1)[:, 0],
     )
-    target = softmax(rows, jnp.repeat(temperature, num_rows))
-    draft_law = step.draft_law(draft.probs)
-    return draw_verdict(step, plan_token(step, target, draft_law), target, draft_law)
+    if temperature is None:
+        return greedy_verdict(step, target)
+    return token_verdict(step, target, draft_rows(draft.tokens, draft.probs))
 
 
 def _cut(

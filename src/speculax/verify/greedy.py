@@ -2,23 +2,23 @@
 
 The limit of every lossless rule at temperature 0 (Leviathan, Kalman, Matias, arXiv:2211.17192,
 section 2.2; Stern, Shazeer, Uszkoreit, arXiv:1811.03115). Lossless with respect to greedy decoding.
-Reads each of the G+1 target rows once, and no draft law.
+Reads the target rows up to the first that disagrees once, and no draft law.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import ScoredLaw, argmax_rows
+from speculax.laws import Law, TargetLaw, argmax_row
 from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
-from speculax.verify.step import count_accepted, make_verdict
+from speculax.verify.step import Step, StepLaw, follow_target
 
 
 def verify_greedy(
     draft_tokens: ArrayLike,
-    draft_probs: ArrayLike | None,
-    target_probs: ArrayLike,
+    draft_probs: ArrayLike | Law | None,
+    target_probs: ArrayLike | Law,
     accept_uniforms: ArrayLike,
     sample_uniforms: ArrayLike,
     *,
@@ -61,16 +61,14 @@ def verify_greedy(
 @jax.jit
 def _verify_greedy(arguments: Arguments) -> Verdict:
     step, target, _ = read_arguments(arguments)
-    return greedy_verdict(step.tokens, step.lengths, target)
+    return greedy_verdict(step, target)
 
 
-def greedy_verdict(tokens: jax.Array, lengths: jax.Array, target: ScoredLaw) -> Verdict:
-    """Compare draft tokens (B, G), of which `lengths` (B,) count, with the likeliest ones."""
-    batch, length = tokens.shape
-    likeliest, score = argmax_rows(target)
-    is_usable = jnp.isfinite(score) & (score > target.no_mass_score)
-    best = jnp.where(is_usable, likeliest, NO_TOKEN).reshape(batch, length + 1)
-    is_token = (tokens >= 0) & (jnp.arange(length, dtype=jnp.int32)[None] < lengths[:, None])
-    num_accepted = count_accepted(is_token & (tokens == best[:, :length]))
-    drawn = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
-    return make_verdict(tokens, num_accepted, drawn)
+def greedy_verdict(step: Step, target: StepLaw[TargetLaw]) -> Verdict:
+    """Compare the draft tokens with the likeliest ones; a row is read only if it is got to."""
+
+    def likeliest(b: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        token, has_mass = argmax_row(target.law, target.pick(b, i)[0])
+        return jnp.where(has_mass, token, NO_TOKEN), jnp.bool_(True)
+
+    return follow_target(step, target, likeliest)

@@ -1,19 +1,23 @@
 """One verification step: what a rule is given, what it plans, and how a plan becomes a verdict.
 
-A rule decides how many draft tokens to keep and what the next token is drawn from; `draw_verdict`
-does the rest, for all rules alike. Only the rows of the laws that a plan names are read.
+A rule decides how many draft tokens to keep and what the next token is drawn from; the rest is
+here, for all rules alike. Only the rows of the laws that a rule or its plan names are read.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from speculax import blocks
-from speculax.batching import map_rows
-from speculax.inverse_cdf import block_sums, choose_block, choose_token
-from speculax.laws import DraftLaw, PointMass, Probabilities, TargetLaw
+from speculax.batching import map_rows, vary_with
+from speculax.inverse_cdf import block_sums, choose_block, choose_token, is_usable
+from speculax.laws import DraftLaw, TargetLaw
 from speculax.types import NO_TOKEN, Verdict
+
+L = TypeVar("L", bound=TargetLaw | DraftLaw, covariant=True)
 
 
 class Step(NamedTuple):
@@ -32,32 +36,50 @@ class Step(NamedTuple):
     sample_uniforms: jax.Array
 
     @property
-    def positions(self) -> jax.Array:
-        """int32 (1, G), the places of the draft tokens."""
-        return jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
+    def is_token(self) -> jax.Array:
+        """Bool (B, G), which draft tokens there are and can be judged."""
+        i = jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
+        return (self.tokens >= 0) & (i < self.lengths[:, None])
 
-    @property
-    def rows(self) -> jax.Array:
-        """int32 (B, 1), the numbers of the batch rows."""
-        return jnp.arange(self.tokens.shape[0], dtype=jnp.int32)[:, None]
 
-    def target_row(self, b: jax.Array, i: jax.Array) -> jax.Array:
-        """The row of the flat target laws after i draft tokens of batch row b."""
-        return b * (self.tokens.shape[1] + 1) + i
+class StepLaw(NamedTuple, Generic[L]):
+    """Laws as a step sees them: which row belongs to which position.
 
-    def draft_row(self, b: jax.Array, i: jax.Array) -> jax.Array:
-        """The row of the flat draft laws of draft token i of batch row b; the last if i = G."""
-        width = max(self.tokens.shape[1], 1)
-        return b * width + jnp.minimum(i, width - 1)
+    Attributes:
+        law: Flat laws.
+        rows: int32 (B, N), the row of each position.
+        normalizers: What the law's `normalizer` gave for each position; arrays (B, N).
+    """
 
-    def draft_law(self, probs: jax.Array | None) -> DraftLaw:
-        """The draft laws of `probs` (B, G, V), or point masses on the draft tokens for None."""
-        batch, length = self.tokens.shape
-        if length == 0:  # nothing will be subtracted
-            return PointMass(jnp.full((batch,), NO_TOKEN, jnp.int32))
-        if probs is None:
-            return PointMass(self.tokens.reshape(-1))
-        return Probabilities(probs.reshape(batch * length, -1))
+    law: L
+    rows: jax.Array
+    normalizers: Any = None
+
+    def at(self, tokens: jax.Array) -> jax.Array:
+        """The probabilities of `tokens` (B, G), each at its position."""
+        length = tokens.shape[1]
+        normalizers = jax.tree.map(lambda x: x[:, :length], self.normalizers)
+        return self.law.at(self.rows[:, :length], tokens, normalizers)
+
+    def pick(self, b: jax.Array, i: jax.Array) -> tuple[jax.Array, Any]:
+        """The row of position i of batch row b, the last if there are fewer; its normaliser."""
+        i = jnp.minimum(i, self.rows.shape[1] - 1)
+        return self.rows[b, i], jax.tree.map(lambda x: x[b, i], self.normalizers)
+
+
+class Plan(NamedTuple):
+    """What a rule decided, one entry a batch row.
+
+    Attributes:
+        num_accepted: int32 (B,), how many draft tokens are kept.
+        subtract_draft: bool (B,), whether the next token is drawn from the residual
+            max(weight * target - draft, 0) at that position, not from the target itself.
+        target_weight: float32 (B,), the weight; None for 1.
+    """
+
+    num_accepted: jax.Array
+    subtract_draft: jax.Array
+    target_weight: jax.Array | None = None
 
 
 def ids_below(vocab_size: int, ids: jax.Array) -> jax.Array:
@@ -71,67 +93,176 @@ def widen(integers: jax.Array) -> jax.Array:
     return integers.astype(jnp.int32) if integers.dtype.itemsize < 4 else integers
 
 
-class Plan(NamedTuple):
-    """What a rule decided, one entry a batch row.
-
-    Attributes:
-        num_accepted: int32 (B,), how many draft tokens are kept.
-        subtract_draft: bool (B,), whether the next token is drawn from the residual
-            max(target - draft, 0) at that position, not from the target itself.
-    """
-
-    num_accepted: jax.Array
-    subtract_draft: jax.Array
-
-
 def count_accepted(passed: jax.Array) -> jax.Array:
     """How many tests of each row passed before the first failure: bool (B, G) to int32 (B,)."""
     return jnp.sum(jnp.cumprod(passed.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
 
 
-def draw_verdict(step: Step, plan: Plan, target: TargetLaw, draft: DraftLaw) -> Verdict:
+def normalize_prefix(
+    step: Step,
+    target: StepLaw[TargetLaw],
+    draft: StepLaw[DraftLaw],
+    advance: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+) -> tuple[StepLaw[TargetLaw], StepLaw[DraftLaw]]:
+    """The laws with normalisers for the positions a rule gets to, from the left; others have NaN.
+
+    Args:
+        step: The step.
+        target: The target's laws.
+        draft: The draft's laws.
+        advance: `advance(state, uniform, p, q) -> (state, goes_on)` says whether the rule needs the
+            position after one of which p and q are the target's and the draft's probabilities of
+            the draft token. The state is float32 (), 1 at first.
+    """
+    batch, length = step.tokens.shape
+    blank_target, blank_draft = (
+        jax.tree.map(
+            lambda x: jnp.full(x.shape, jnp.nan if x.dtype == jnp.float32 else 0, x.dtype),
+            jax.eval_shape(law.law.normalizer, jnp.int32(0)),
+        )
+        for law in (target, draft)
+    )
+    if not jax.tree.leaves((blank_target, blank_draft)):
+        return target, draft
+    sources = step, target, draft
+
+    def run_row(b: jax.Array) -> tuple[Any, Any]:
+        tokens, uniforms = step.tokens[b], step.accept_uniforms[b]
+        num_tokens = count_accepted(step.is_token[b][None])[0]
+
+        def is_needed(carry: tuple) -> jax.Array:
+            return (carry[0] <= num_tokens) & carry[1]
+
+        def normalize(carry: tuple) -> tuple:
+            i, _, state, targets, drafts = carry
+            target_row, draft_row = target.pick(b, i)[0], draft.pick(b, i)[0]
+            of_target = target.law.normalizer(target_row)
+            of_draft = jax.lax.cond(
+                i < num_tokens,
+                lambda: draft.law.normalizer(draft_row),
+                lambda: vary_with(blank_draft, draft),
+            )
+            goes_on = jnp.bool_(False)
+            if length > 0:
+                token = tokens[jnp.minimum(i, length - 1)]
+                uniform = uniforms[jnp.minimum(i, length - 1)]
+                p = target.law.at(target_row, token, of_target)
+                q = draft.law.at(draft_row, token, of_draft)
+                state, goes_on = advance(state, uniform, p, q)
+            targets, drafts = (
+                jax.tree.map(lambda all, one: all.at[i].set(one, mode="drop"), old, new)
+                for old, new in ((targets, of_target), (drafts, of_draft))
+            )
+            return i + 1, goes_on, state, targets, drafts
+
+        targets, drafts = (
+            jax.tree.map(partial(jnp.full, (size,)), blank)
+            for size, blank in ((length + 1, blank_target), (length, blank_draft))
+        )
+        start = jnp.int32(0), jnp.bool_(True), jnp.float32(1.0), targets, drafts
+        return jax.lax.while_loop(is_needed, normalize, vary_with(start, sources))[3:]
+
+    targets, drafts = map_rows(run_row, batch)
+    return target._replace(normalizers=targets), draft._replace(normalizers=drafts)
+
+
+def sum_weights(
+    target: StepLaw[TargetLaw],
+    draft: StepLaw[DraftLaw],
+    b: jax.Array,
+    i: jax.Array,
+    subtract: jax.Array,
+    weight: jax.Array | None,
+) -> jax.Array:
+    """The block sums of what a token after i draft tokens of batch row b is drawn from."""
+    # What the branches read is indexed out here: under shard_map they would not see it vary.
+    target_row, draft_row = target.pick(b, i), draft.pick(b, i)
+    size = target.law.size
+    return jax.lax.cond(
+        subtract,
+        lambda: block_sums(_residual(target, draft, target_row, draft_row, 0, size, weight)),
+        lambda: block_sums(target.law.read(target_row[0], 0, size, target_row[1])),
+    )
+
+
+def draw_verdict(
+    step: Step,
+    plan: Plan,
+    target: StepLaw[TargetLaw],
+    draft: StepLaw[DraftLaw],
+    sums: jax.Array | None = None,
+) -> Verdict:
     """Draw the next token of each row as planned. Reads at most one pair of rows a batch row.
 
     Where the residual has no usable mass, by rounding or by NaN in the draft's row, the token is
-    drawn from the target; where that has none either, it is `NO_TOKEN`.
+    drawn from the target; where that has none either, it is `NO_TOKEN`. `sums` are the block sums
+    (B, K) of what is drawn from, if the rule knows them.
     """
-    batch, size = step.tokens.shape[0], target.rows.shape[1]
-    rows = jnp.arange(batch, dtype=jnp.int32)
-    target_rows = step.target_row(rows, plan.num_accepted)
-    draft_rows = step.draft_row(rows, plan.num_accepted)
+    batch, size = step.tokens.shape[0], target.law.size
+    stop = plan.num_accepted
 
-    def residual(
-        target_row: jax.Array, draft_row: jax.Array, start: jax.Array | int, width: int
-    ) -> jax.Array:
-        weights = target.read(target_row, start, width)
-        return jnp.maximum(draft.subtract_from(weights, draft_row, start), 0.0)
+    weights = plan.target_weight
+
+    def weight_of(b: jax.Array) -> jax.Array | None:
+        return weights[b] if weights is not None else None
 
     def sum_rows(subtract: jax.Array) -> jax.Array:
         def sum_row(b: jax.Array) -> jax.Array:
-            t, d = target_rows[b], draft_rows[b]
-            return jax.lax.cond(
-                subtract[b],
-                lambda: block_sums(residual(t, d, 0, size)),
-                lambda: block_sums(target.read(t, 0, size)),
-            )
+            return sum_weights(target, draft, b, stop[b], subtract[b], weight_of(b))
 
         return map_rows(sum_row, batch)
 
-    sums = sum_rows(plan.subtract_draft)
-    subtract = plan.subtract_draft & _usable(sums)
+    if sums is None:
+        sums = sum_rows(plan.subtract_draft)
+    subtract = plan.subtract_draft & is_usable(sums)
     is_changed = jnp.any(subtract != plan.subtract_draft)
-    sums = jax.lax.cond(is_changed, lambda: sum_rows(subtract), lambda: sums)
+    final = jax.lax.cond(is_changed, lambda _: sum_rows(subtract), lambda sums: sums, sums)
 
     def choose(b: jax.Array) -> jax.Array:
-        t, d = target_rows[b], draft_rows[b]
-        block, before, threshold = choose_block(sums[b], step.sample_uniforms[b])
+        target_row, draft_row = target.pick(b, stop[b]), draft.pick(b, stop[b])
+        block, before, threshold = choose_block(final[b], step.sample_uniforms[b])
         start, width, is_inside = blocks.locate(block, size)
-        weights = jnp.where(subtract[b], residual(t, d, start, width), target.read(t, start, width))
-        weights = jnp.where(is_inside, weights, 0.0)
-        return start + choose_token(weights, before, threshold)
+        piece = jnp.where(
+            subtract[b],
+            _residual(target, draft, target_row, draft_row, start, width, weight_of(b)),
+            target.law.read(target_row[0], start, width, target_row[1]),
+        )
+        return start + choose_token(jnp.where(is_inside, piece, 0.0), before, threshold)
 
-    drawn = jnp.where(_usable(sums), jax.vmap(choose)(rows), NO_TOKEN)
-    return make_verdict(step.tokens, plan.num_accepted, drawn)
+    drawn = jax.vmap(choose)(jnp.arange(batch, dtype=jnp.int32))
+    return make_verdict(step.tokens, stop, jnp.where(is_usable(final), drawn, NO_TOKEN))
+
+
+def follow_target(
+    step: Step,
+    target: StepLaw[TargetLaw],
+    own_token: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+) -> Verdict:
+    """Keep draft tokens while they are what the target would have said itself.
+
+    Args:
+        step: The step; its uniforms are the caller's business.
+        target: The laws that `own_token` draws from.
+        own_token: `own_token(b, i) -> (token, counts)`, the target's own token after i draft tokens
+            of batch row b, `NO_TOKEN` if there is none, and whether a draft may equal it.
+    """
+
+    def follow_row(b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        tokens = jnp.append(step.tokens[b], NO_TOKEN)
+        num_tokens = step.lengths[b]
+
+        def follow(carry: tuple) -> tuple:
+            i, _, _ = carry
+            token, counts = own_token(b, i)
+            equal = (i < num_tokens) & (tokens[i] == token) & (token >= 0) & counts
+            return i + equal.astype(jnp.int32), token, equal
+
+        start = jnp.int32(0), jnp.int32(NO_TOKEN), jnp.bool_(True)
+        start = vary_with(start, (step, target))
+        return jax.lax.while_loop(lambda carry: carry[2], follow, start)[:2]
+
+    num_accepted, drawn = map_rows(follow_row, step.tokens.shape[0])
+    return make_verdict(step.tokens, num_accepted, drawn)
 
 
 def make_verdict(draft_tokens: jax.Array, num_accepted: jax.Array, drawn: jax.Array) -> Verdict:
@@ -143,7 +274,17 @@ def make_verdict(draft_tokens: jax.Array, num_accepted: jax.Array, drawn: jax.Ar
     return {"num_accepted": num_accepted, "tokens": tokens}
 
 
-def _usable(sums: jax.Array) -> jax.Array:
-    """Which rows of block sums (B, K) can be drawn from."""
-    total = jnp.sum(sums, axis=1)
-    return jnp.isfinite(total) & (total > 0)
+def _residual(
+    target: StepLaw[TargetLaw],
+    draft: StepLaw[DraftLaw],
+    target_row: tuple[jax.Array, Any],
+    draft_row: tuple[jax.Array, Any],
+    start: jax.Array | int,
+    width: int,
+    weight: jax.Array | None,
+) -> jax.Array:
+    weights = target.law.read(target_row[0], start, width, target_row[1])
+    if weight is not None:
+        # The maximum keeps product and difference apart, which fused would round otherwise.
+        weights = jnp.maximum(weights * weight, 0.0)
+    return jnp.maximum(draft.law.subtract_from(weights, draft_row[0], start, draft_row[1]), 0.0)

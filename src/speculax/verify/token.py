@@ -8,16 +8,23 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import DraftLaw, TargetLaw
+from speculax.laws import DraftLaw, Law, TargetLaw
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
-from speculax.verify.step import Plan, Step, count_accepted, draw_verdict
+from speculax.verify.step import (
+    Plan,
+    Step,
+    StepLaw,
+    count_accepted,
+    draw_verdict,
+    normalize_prefix,
+)
 
 
 def verify_token(
     draft_tokens: ArrayLike,
-    draft_probs: ArrayLike | None,
-    target_probs: ArrayLike,
+    draft_probs: ArrayLike | Law | None,
+    target_probs: ArrayLike | Law,
     accept_uniforms: ArrayLike,
     sample_uniforms: ArrayLike,
     *,
@@ -81,16 +88,29 @@ def verify_token(
 
 @jax.jit
 def _verify_token(arguments: Arguments) -> Verdict:
-    step, target, draft = read_arguments(arguments)
+    return token_verdict(*read_arguments(arguments))
+
+
+def token_verdict(step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]) -> Verdict:
+    """Normalise what is needed, plan, and draw."""
+    target, draft = normalize_prefix(step, target, draft, _advance)
     return draw_verdict(step, plan_token(step, target, draft), target, draft)
 
 
-def plan_token(step: Step, target: TargetLaw, draft: DraftLaw) -> Plan:
+def plan_token(step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]) -> Plan:
     """Test the draft tokens of a batch; p is the target's probability, q the draft's."""
-    b, i = step.rows, step.positions
-    p = target.at(step.target_row(b, i), step.tokens)
-    q = draft.at(step.draft_row(b, i), step.tokens)
-    is_token = (step.tokens >= 0) & (i < step.lengths[:, None])
-    num_accepted = count_accepted(is_token & (step.accept_uniforms * q < p))
-    failed_on_token = jnp.any(is_token & (i == num_accepted[:, None]), axis=1)
+    p, q = target.at(step.tokens), draft.at(step.tokens)
+    num_accepted = count_accepted(step.is_token & _passes(step.accept_uniforms, p, q))
+    i = jnp.arange(step.tokens.shape[1], dtype=jnp.int32)[None]
+    failed_on_token = jnp.any(step.is_token & (i == num_accepted[:, None]), axis=1)
     return Plan(num_accepted, subtract_draft=failed_on_token)
+
+
+def _passes(uniform: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
+    return uniform * q < p
+
+
+def _advance(
+    state: jax.Array, uniform: jax.Array, p: jax.Array, q: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return state, _passes(uniform, p, q)

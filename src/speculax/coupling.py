@@ -1,0 +1,107 @@
+"""Draws that are a function of seed and position: the shared noise of coupled sampling.
+
+The Gumbel-max trick with noise keyed by seed, absolute position and token (Daliri, Musco, Suresh,
+arXiv:2408.07978): two laws that are alike, drawn from with the same noise, mostly give the same
+token, and neither needs to know of the other.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from speculax import blocks
+from speculax.argmax import block_maxima
+from speculax.batching import map_rows
+from speculax.gumbel import gumbel
+from speculax.laws import Law, as_law
+from speculax.types import NO_TOKEN
+
+
+def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -> jax.Array:
+    """Draw one token from each row, as a function of the row's law, seed and position alone.
+
+    The token is that of the largest logit + temperature * Gumbel noise, the noise keyed by seed,
+    position and token; at temperature 0 the likeliest token. Over independent seeds or different
+    positions, tokens follow the law. Nothing is normalised. Time is that of making V numbers of
+    noise a row; memory that of one row at a time on CPU, of a few (..., V) elsewhere.
+
+    Args:
+        law: A `Law` of leading shape (...), or probabilities floating (..., V).
+        seeds: int (...) or (), of at most 32 bits.
+        positions: int (...) or (), where in its sequence the token will stand.
+
+    Returns:
+        int32 (...), the tokens; -1 where a row has NaN, infinity, no mass, or bad settings.
+
+    Raises:
+        ValueError: If shapes disagree.
+        TypeError: If seeds or positions are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> law = jnp.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
+        >>> first = coupled_draw(law, seeds=7, positions=jnp.array([10, 11]))
+        >>> again = coupled_draw(law[1:], seeds=7, positions=jnp.array([11]))
+        >>> bool(again[0] == first[1])
+        True
+    """
+    law = as_law(law)
+    lead = law.shape[:-1]
+    return _coupled_draw(
+        law, as_keys("seeds", seeds, lead, lead), as_keys("positions", positions, lead, lead)
+    )
+
+
+@jax.jit
+def _coupled_draw(law: Law, seeds: jax.Array, positions: jax.Array) -> jax.Array:
+    flat, lead = law.flatten(), law.shape[:-1]
+    seeds, positions = seeds.reshape(-1), positions.reshape(-1)
+    tokens = map_rows(
+        lambda row: coupled_token(flat, row, seeds[row], positions[row]), seeds.shape[0]
+    ).reshape(lead)
+    if law.ids is None or law.ids_rows is None:
+        return tokens
+    return jnp.where(tokens >= 0, law.ids[law.ids_rows, tokens], NO_TOKEN)
+
+
+def coupled_token(law: Law, row: jax.Array, seed: jax.Array, position: jax.Array) -> jax.Array:
+    """The token of one row of a flat law, int32 (); seed and position are uint32 ()."""
+    cutoff = law.prepare(row).cutoff if law.has_cutoffs else None
+    valid = law.is_valid(row)
+
+    def perturb(start: jax.Array | int, size: int) -> jax.Array:
+        scores = law.scores(row, start, size)
+        noise = gumbel(seed, position, law.tokens(row, start, size))
+        if law.temperature is not None:
+            # The maximum keeps product and sum apart, which fused would round otherwise.
+            noise = jnp.maximum(law.temperature[row] * noise, jnp.finfo(jnp.float32).min)
+        logits = law.log_scores(scores) + noise
+        if cutoff is not None:
+            logits = jnp.where(scores >= cutoff, logits, -jnp.inf)
+        return jnp.where(valid, logits, jnp.nan)
+
+    maxima = block_maxima(perturb(0, law.size))
+    largest = jnp.max(maxima)
+    block = jnp.argmax(maxima == largest).astype(jnp.int32)
+    start, width, is_inside = blocks.locate(block, law.size)
+    # Noise made again may differ in its last bit, so the largest is looked for anew.
+    inside = jnp.argmax(jnp.where(is_inside, perturb(start, width), -jnp.inf))
+    return jnp.where(jnp.isfinite(largest), start + inside.astype(jnp.int32), NO_TOKEN)
+
+
+def as_keys(
+    name: str, values: ArrayLike, shape: tuple[int, ...], lead: tuple[int, ...]
+) -> jax.Array:
+    """Seeds or positions as uint32 of a shape, given as such or as one number."""
+    array = values if isinstance(values, jax.Array) else np.asarray(values)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name} must have an integer dtype, got {array.dtype}.")
+    if array.shape not in ((), shape):
+        raise ValueError(
+            f"{name} must be one number or have shape {shape} to go with a law of leading shape "
+            f"{lead}, got {array.shape}."
+        )
+    if isinstance(array, np.ndarray):
+        array = array.astype(np.uint32)
+    return jnp.broadcast_to(jnp.asarray(array).astype(jnp.uint32), shape)

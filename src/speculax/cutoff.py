@@ -1,0 +1,113 @@
+"""Top-k and top-p without sorting: the lowest score that is kept.
+
+Both ask for the same thing: the highest score at which the tokens that score as much or more weigh
+enough, k tokens of weight 1, or a share of the row's mass. It is found by bisection, a pass over
+the scores a step; tokens of equal score are kept or dropped together. As likely tokens are few, the
+bisection is first tried on the blocks with the highest maxima.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from speculax.inverse_cdf import block_sums
+
+NUM_CANDIDATES, CANDIDATE_SIZE = 64, 64  # blocks, and their size
+# Halving values is quick where scores are spread evenly; halving bit patterns always ends.
+VALUE_STEPS, WIDE = 16, 1e4
+
+Weigh = Callable[[jax.Array], jax.Array]  # scores to weights; higher scores, higher weights
+
+
+def candidates(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The blocks of a row float32 (V,) with the highest maxima.
+
+    Returns:
+        Their scores, float32 (at most V,), and a floor, float32 (): no score above it is missing.
+    """
+    num_blocks = scores.shape[0] // CANDIDATE_SIZE
+    if num_blocks <= NUM_CANDIDATES:
+        return scores, jnp.float32(-jnp.inf)
+    full = num_blocks * CANDIDATE_SIZE
+    maxima = jnp.max(scores[:full].reshape(num_blocks, CANDIDATE_SIZE), axis=1)
+    highest, blocks = jax.lax.top_k(maxima, NUM_CANDIDATES)
+    chosen = jax.vmap(
+        lambda block: jax.lax.dynamic_slice(scores, (block * CANDIDATE_SIZE,), (CANDIDATE_SIZE,))
+    )(blocks)
+    return jnp.append(chosen.reshape(-1), scores[full:]), highest[-1]
+
+
+def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
+    """The highest score at which the scores as high or higher weigh `goal` or more.
+
+    Args:
+        scores: float32 (V,), without NaN.
+        weigh: Gives each score its weight; only positive ones count.
+        goal: float32 (), positive. If all scores weigh less, the lowest with weight comes out.
+
+    Returns:
+        The cut-off, float32 (). Weights are summed in float32: masses that close to the goal can
+        fall on either side.
+    """
+    nowhere = jnp.float32(-jnp.inf)
+    few, floor = candidates(scores)
+    if few is scores:
+        return _bisect(scores, nowhere, weigh, goal)
+    mass = jnp.sum(jnp.where(few >= floor, weigh(few), 0.0))
+    return jax.lax.cond(
+        mass >= goal,
+        lambda: _bisect(few, floor, weigh, goal),
+        lambda: _bisect(scores, nowhere, weigh, goal),
+    )
+
+
+def _bisect(scores: jax.Array, floor: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
+    """`find_cutoff` by passes over all the scores, the cut-off known to be `floor` or higher."""
+    weights = weigh(scores)
+
+    def mass_from(score: jax.Array) -> jax.Array:
+        return jnp.sum(block_sums(jnp.where(scores >= score, weights, 0.0)))
+
+    # Invariant: scores from `low` up weigh the goal or more, scores from `high` up weigh less.
+    def is_open(carry: tuple[jax.Array, ...]) -> jax.Array:
+        _, low, high, mass = carry
+        # Without its lightest entry the set is too light: it cannot shrink.
+        is_smallest = mass - weigh(low) < goal
+        return (_order(low) + 1 < _order(high)) & ~is_smallest
+
+    def halve(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        i, low, high, mass = carry
+        middle = low + (high - low) * 0.5
+        by_value = (i < VALUE_STEPS) & (high - low < WIDE) & (low < middle) & (middle < high)
+        middle = jnp.where(by_value, middle, _between(low, high))
+        found = mass_from(middle)
+        enough = found >= goal
+        return (
+            i + 1,
+            jnp.where(enough, middle, low),
+            jnp.where(enough, high, middle),
+            jnp.where(enough, found, mass),
+        )
+
+    lightest = jnp.min(jnp.where(weights > 0, scores, jnp.inf))
+    above = _unorder(_order(jnp.max(scores)) + 1)
+    start = (jnp.int32(0), jnp.maximum(floor, lightest), above, jnp.float32(jnp.inf))
+    return jax.lax.while_loop(is_open, halve, start)[1]
+
+
+def _order(score: jax.Array) -> jax.Array:
+    """Floats as int32 in the same order."""
+    bits = jax.lax.bitcast_convert_type(score, jnp.int32)
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def _unorder(order: jax.Array) -> jax.Array:
+    bits = jnp.where(order < 0, order ^ 0x7FFFFFFF, order)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _between(low: jax.Array, high: jax.Array) -> jax.Array:
+    """The float halfway between two, counting floats."""
+    low, high = _order(low), _order(high)
+    return _unorder((low & high) + ((low ^ high) >> 1))

@@ -1,0 +1,91 @@
+"""Log-probabilities of tokens under a law, before and after its cut-offs."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from speculax.batching import map_rows
+from speculax.inverse_cdf import block_sums
+from speculax.laws import Law, Normalizer, as_law, find_entries
+
+
+class LogProbs(NamedTuple):
+    """Log-probabilities of tokens, and how much the cut-offs keep.
+
+    Attributes:
+        before: float32 (...), under the law without its cut-offs, natural logarithms; mask, bias
+            and temperature count.
+        after: float32 (...), under the law; -inf for tokens that it leaves out.
+        kept_mass: float32 (...), the mass of the tokens kept by the cut-offs, before them.
+    """
+
+    before: jax.Array
+    after: jax.Array
+    kept_mass: jax.Array
+
+
+def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
+    """Log-probabilities of given tokens under laws. Time is that of reading each row a few times.
+
+    Args:
+        law: A `Law` of leading shape (...), or probabilities floating (..., V).
+        tokens: int (...), one a row. An id without an entry in the law has log-probability -inf.
+
+    Returns:
+        `LogProbs`: before the cut-offs, after them, and the mass they keep. At temperature 0 the
+        law is a point mass before and after. NaN where a row has NaN, infinity, no mass, or bad
+        settings.
+
+    Raises:
+        ValueError: If shapes disagree.
+        TypeError: If tokens are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import speculax as sx
+        >>> law = sx.law_from_probs(jnp.array([[0.5, 0.25, 0.25]]), top_p=0.5)
+        >>> [round(x.item(), 3) for x in sx.log_probs(law, jnp.array([0]))]
+        [-0.693, 0.0, 0.5]
+    """
+    law, tokens = as_law(law), jnp.asarray(tokens)
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise TypeError(
+            f"tokens must have an integer dtype, got {tokens.dtype} of shape {tokens.shape}."
+        )
+    if tokens.shape != law.shape[:-1]:
+        raise ValueError(
+            f"tokens must have shape {law.shape[:-1]}, one for each row of the law, got "
+            f"{tokens.shape}."
+        )
+    return _log_probs(law, tokens)
+
+
+@jax.jit
+def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
+    flat, size, lead = law.flatten(), law.size, tokens.shape
+    tokens = tokens.reshape(-1).astype(jnp.int32)
+    rows = jnp.arange(tokens.shape[0], dtype=jnp.int32)
+    if flat.ids is not None and flat.ids_rows is not None:
+        tokens = find_entries(flat.ids, flat.ids_rows, tokens)
+
+    def total(row: jax.Array, normalizer: Normalizer) -> jax.Array:
+        return jnp.sum(block_sums(flat.read(row, 0, size, normalizer)))
+
+    def read_row(row: jax.Array) -> tuple[Normalizer, jax.Array, jax.Array]:
+        prepared = flat.prepare(row)._replace(total=jnp.float32(1.0))
+        whole = total(row, prepared._replace(cutoff=None))
+        return prepared, whole, whole if prepared.cutoff is None else total(row, prepared)
+
+    prepared, whole, kept = map_rows(read_row, rows.shape[0])
+    scores = flat.scores_at(rows, tokens)
+    logs = flat.log_weigh(scores, tokens, rows, prepared)
+    is_token = (tokens >= 0) & (tokens < size)
+    is_kept = is_token if prepared.cutoff is None else is_token & (scores >= prepared.cutoff)
+    results = LogProbs(
+        before=jnp.where(is_token, logs, -jnp.inf) - jnp.log(whole),
+        after=jnp.where(is_kept, logs, -jnp.inf) - jnp.log(kept),
+        kept_mass=kept / whole,
+    )
+    return jax.tree.map(lambda x: x.reshape(lead), results)

@@ -1,0 +1,39 @@
+"""Tables of rows (R, V) in any floating type, read in float32: single entries, pieces of rows."""
+
+import jax
+import jax.numpy as jnp
+
+
+def gather(table: jax.Array, rows: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Entries of `table` (R, V) as float32; an id outside the vocabulary reads the nearest."""
+    tokens = jnp.clip(tokens, 0, table.shape[1] - 1)
+    return _as_float32(_as_bits(table)[rows, tokens], table.dtype)
+
+
+def cut(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
+    """A piece of one row of `table` (R, V) as float32 (size,)."""
+    dtype = table.dtype
+    if dtype.itemsize < 4:
+        # Else XLA moves the change to bits, of the whole table, out of the loop over rows.
+        table, row = jax.lax.optimization_barrier((table, row))
+    return _as_float32(cut_raw(_as_bits(table), row, start, size), dtype)
+
+
+def cut_raw(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
+    """A piece of one row of `table` (R, V) in the table's own type."""
+    return jax.lax.dynamic_slice(table, (row, jnp.int32(start)), (1, size))[0]
+
+
+def _as_bits(table: jax.Array) -> jax.Array:
+    """Narrow floats as integers of the same width.
+
+    XLA's CPU code has no narrow floats: to cut a piece of the table it would convert it all.
+    """
+    bits = {8: jnp.uint8, 16: jnp.uint16}.get(jnp.finfo(table.dtype).bits)
+    return table if bits is None else jax.lax.bitcast_convert_type(table, bits)
+
+
+def _as_float32(piece: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    if piece.dtype != dtype:
+        piece = jax.lax.bitcast_convert_type(piece, dtype)
+    return piece.astype(jnp.float32)

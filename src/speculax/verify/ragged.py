@@ -1,0 +1,189 @@
+"""The flat layout of serving engines: drafts of different lengths, one after another."""
+
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from speculax.laws import (
+    Joined,
+    Law,
+    PointMass,
+    as_law,
+    flat_draft_law,
+    flat_law,
+)
+from speculax.types import NO_TOKEN, Verdict
+from speculax.verify.block import block_verdict
+from speculax.verify.greedy import greedy_verdict
+from speculax.verify.inputs import (
+    IDS,
+    REALS,
+    as_array,
+    as_array_or_law,
+    check_arrays,
+    make_step,
+)
+from speculax.verify.sampled import sampled_verdict
+from speculax.verify.step import StepLaw, ids_below, widen
+from speculax.verify.token import token_verdict
+
+Rule = Literal["token", "block", "greedy", "sampled"]
+
+
+def verify_ragged(
+    draft_tokens: ArrayLike,
+    draft_lengths: ArrayLike,
+    draft_probs: ArrayLike | Law | None,
+    target_probs: ArrayLike | Law,
+    bonus_probs: ArrayLike | Law,
+    accept_uniforms: ArrayLike,
+    sample_uniforms: ArrayLike,
+    *,
+    max_draft_length: int,
+    rule: Rule = "token",
+) -> Verdict:
+    """Verify drafts of different lengths that lie one after another, by one of the lossless rules.
+
+    The layout of serving engines: the drafts of request 0, then those of request 1, and so on, T in
+    all. Nothing is copied into a padded form but ids and uniforms. Requests at temperature 0 and
+    sampled ones may be mixed: give the temperature to the laws. Lossless as the rule is, and as
+    fast; V-sized rows are read where they are.
+
+    Args:
+        draft_tokens: int (T,), the draft tokens of all requests.
+        draft_lengths: int (B,), how many of them each request has (0 allowed). Their sum is at most
+            T; what lies beyond is never read.
+        draft_probs: floating (T, V) or `Law`, the law each token was sampled from; None for
+            deterministic drafters.
+        target_probs: floating (T, V) or `Law`, the target's law at the position of each token.
+        bonus_probs: floating (B, V) or `Law`, made as `target_probs` was: the target's law after
+            the last draft token of each request.
+        accept_uniforms: floating (T,) in [0, 1), noise of the acceptance tests.
+        sample_uniforms: floating (B,) in [0, 1), noise of the token drawn afterwards.
+        max_draft_length: The most draft tokens judged in a row, G; static. Longer drafts are cut.
+        rule: "token", "block", "greedy" or "sampled"; static. See `verify_token` and the others.
+
+    Returns:
+        `{"num_accepted": int32 (B,), "tokens": int32 (B, G+1)}`, as the rule.
+
+    Raises:
+        ValueError: If shapes disagree, or the rule is not known.
+        TypeError: If ids are not integers, or probabilities or uniforms not floating.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> verdict = verify_ragged(
+        ...     draft_tokens=jnp.array([1, 0, 1]),
+        ...     draft_lengths=jnp.array([2, 0, 1]),
+        ...     draft_probs=None,
+        ...     target_probs=jnp.array([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2]]),
+        ...     bonus_probs=jnp.array([[0.5, 0.5], [0.2, 0.8], [0.3, 0.7]]),
+        ...     accept_uniforms=jnp.array([0.5, 0.5, 0.5]),
+        ...     sample_uniforms=jnp.array([0.1, 0.1, 0.1]),
+        ...     max_draft_length=2,
+        ... )
+        >>> verdict["num_accepted"].tolist(), verdict["tokens"].tolist()
+        ([2, 0, 0], [[1, 0, 0], [0, -1, -1], [0, -1, -1]])
+    """
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
+    if max_draft_length < 0:
+        raise ValueError(f"max_draft_length must be at least 0, got {max_draft_length}.")
+    target, bonus = (
+        as_array_or_law(name, law)
+        for name, law in (("target_probs", target_probs), ("bonus_probs", bonus_probs))
+    )
+    draft = None if draft_probs is None else as_array_or_law("draft_probs", draft_probs)
+    arguments = _Arguments(
+        as_array("draft_tokens", draft_tokens),
+        as_array("draft_lengths", draft_lengths),
+        draft,
+        target,
+        bonus,
+        as_array("accept_uniforms", accept_uniforms),
+        as_array("sample_uniforms", sample_uniforms),
+    )
+    if len(bonus.shape) != 2 or 0 in bonus.shape:
+        raise ValueError(
+            f"bonus_probs must have shape (B, V) with B and V at least 1, got {bonus.shape}; pass "
+            "one row for each request."
+        )
+    num_tokens, (batch, size) = arguments.draft_tokens.size, bonus.shape
+    draft_size = size
+    if isinstance(draft, Law) and draft.ids is not None:
+        draft_size = draft.size
+    check_arrays(
+        arguments._asdict(),
+        {
+            "draft_tokens": ("(T,)", (num_tokens,), IDS),
+            "draft_lengths": ("(B,)", (batch,), IDS),
+            "draft_probs": ("(T, V)", (num_tokens, draft_size), REALS),
+            "target_probs": ("(T, V)", (num_tokens, size), REALS),
+            "bonus_probs": ("(B, V)", (batch, size), REALS),
+            "accept_uniforms": ("(T,)", (num_tokens,), REALS),
+            "sample_uniforms": ("(B,)", (batch,), REALS),
+        },
+        f"bonus_probs of shape {bonus.shape} and {num_tokens} draft tokens",
+    )
+    if jax.tree.structure(as_law(target)) != jax.tree.structure(as_law(bonus)):
+        raise ValueError(
+            "bonus_probs must be made as target_probs was, got laws with different settings; pass "
+            "the same settings to both, with neutral values where a request does not use them."
+        )
+    return _verify_ragged(arguments, max_draft_length, rule)
+
+
+class _Arguments(NamedTuple):
+    draft_tokens: jax.Array
+    draft_lengths: jax.Array
+    draft_probs: jax.Array | Law | None
+    target_probs: jax.Array | Law
+    bonus_probs: jax.Array | Law
+    accept_uniforms: jax.Array
+    sample_uniforms: jax.Array
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdict:
+    num_tokens, batch = arguments.draft_tokens.shape[0], arguments.draft_lengths.shape[0]
+    length = min(max_length, num_tokens)
+    target, bonus = (
+        flat_law(as_law(law)) for law in (arguments.target_probs, arguments.bonus_probs)
+    )
+    lengths = jnp.clip(widen(arguments.draft_lengths), 0, num_tokens).astype(jnp.int32)[:, None]
+    # Of each request (B, G+1): which draft token stands at a place, and which row judges it.
+    i = jnp.arange(length + 1, dtype=jnp.int32)[None]
+    places = jnp.cumsum(lengths, axis=0, dtype=jnp.int32) - lengths + i
+    places = jnp.minimum(places, num_tokens - 1)
+    requests = jnp.arange(batch, dtype=jnp.int32)[:, None]
+    rows = jnp.where(i < lengths, places, num_tokens + requests)
+    if num_tokens == 0:
+        law = StepLaw(bonus, requests)
+    else:
+        law = StepLaw(Joined(target, bonus), rows)
+
+    places = places[:, :length]
+    step = make_step(
+        ids_below(bonus.size, arguments.draft_tokens)[places],
+        jnp.minimum(lengths[:, 0], length),
+        arguments.accept_uniforms[places],
+        arguments.sample_uniforms,
+    )
+    if rule == "greedy":
+        verdict = greedy_verdict(step, law)
+    elif rule == "sampled":
+        verdict = sampled_verdict(step, law)
+    else:
+        if length == 0:
+            draft = StepLaw(PointMass(jnp.array([NO_TOKEN], jnp.int32)), requests * 0)
+        elif arguments.draft_probs is None:
+            draft = StepLaw(PointMass(ids_below(bonus.size, arguments.draft_tokens)), places)
+        else:
+            draft = StepLaw(flat_draft_law(as_law(arguments.draft_probs)), places)
+        verdict = (block_verdict if rule == "block" else token_verdict)(step, law, draft)
+    padding = ((0, 0), (0, max_length - length))
+    tokens = jnp.pad(verdict["tokens"], padding, constant_values=NO_TOKEN)
+    return {"num_accepted": verdict["num_accepted"], "tokens": tokens}
