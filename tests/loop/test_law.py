@@ -17,6 +17,7 @@ import scipy.stats
 
 import speculax as sx
 from speculax import loop
+from speculax.verify import token
 from speculax.verify.step import Plan
 from tests import toy
 
@@ -144,14 +145,14 @@ def reuse_proposal_noise(monkeypatch):
 
 def reuse_acceptance_noise(monkeypatch):
     """The number by which a token was refused also draws the one in its place."""
-    draw = loop.draw_verdict
+    draw = token.draw_verdict
 
     def draw_with_it(step, plan, target, draft):
         place = jnp.minimum(plan.num_accepted, step.tokens.shape[1] - 1)[:, None]
         number = jnp.take_along_axis(step.accept_uniforms, place, axis=1)[:, 0]
         return draw(step._replace(sample_uniforms=number), plan, target, draft)
 
-    monkeypatch.setattr(loop, "draw_verdict", draw_with_it)
+    monkeypatch.setattr(token, "draw_verdict", draw_with_it)
 
 
 def repeat_noise_each_step(monkeypatch):
@@ -179,48 +180,46 @@ def share_noise_among_rows(monkeypatch):
 
 def shift_draft_laws(monkeypatch):
     """Draft token i is judged by the law of draft token i + 1."""
-    judge, draw = loop.plan_token, loop.draw_verdict
+    judge = loop.token_verdict
 
-    def shifted(step, draft):
-        rows = draft.rows.reshape(*step.tokens.shape, -1)
-        return draft._replace(rows=jnp.roll(rows, -1, axis=1).reshape(draft.rows.shape))
+    def shifted(step, target, draft):
+        return judge(step, target, draft._replace(rows=jnp.roll(draft.rows, -1, axis=1)))
 
-    monkeypatch.setattr(loop, "plan_token", lambda s, t, d: judge(s, t, shifted(s, d)))
-    monkeypatch.setattr(loop, "draw_verdict", lambda s, p, t, d: draw(s, p, t, shifted(s, d)))
+    monkeypatch.setattr(loop, "token_verdict", shifted)
 
 
 def correct_from_the_target(monkeypatch):
     """The token in place of a refused one is drawn from the target, not from the residual."""
-    judge = loop.plan_token
+    judge = token.plan_token
 
     def plan(step, target, draft):
         plan = judge(step, target, draft)
         return plan._replace(subtract_draft=jnp.zeros_like(plan.subtract_draft))
 
-    monkeypatch.setattr(loop, "plan_token", plan)
+    monkeypatch.setattr(token, "plan_token", plan)
 
 
 def never_draw_a_bonus(monkeypatch):
     """When all drafts are accepted the last one is drawn anew, for want of a token after it."""
-    judge = loop.plan_token
+    judge = token.plan_token
 
     def plan(step, target, draft):
         plan = judge(step, target, draft)
         last = jnp.maximum(step.lengths - 1, 0)
         return Plan(jnp.minimum(plan.num_accepted, last), plan.subtract_draft)
 
-    monkeypatch.setattr(loop, "plan_token", plan)
+    monkeypatch.setattr(token, "plan_token", plan)
 
 
 def accept_first_unseen(monkeypatch):
     """The first draft token of a step is never judged."""
-    judge = loop.plan_token
+    judge = loop.token_verdict
 
-    def plan(step, target, draft):
+    def unseen(step, target, draft):
         sure = step.accept_uniforms.at[:, 0].set(0.0)
         return judge(step._replace(accept_uniforms=sure), target, draft)
 
-    monkeypatch.setattr(loop, "plan_token", plan)
+    monkeypatch.setattr(loop, "token_verdict", unseen)
 
 
 @pytest.fixture
