@@ -17,7 +17,7 @@ import scipy.stats
 
 import speculax as sx
 from speculax import loop
-from speculax.verify import token
+from speculax.verify import token as token_rule
 from speculax.verify.step import Plan
 from tests import toy
 
@@ -145,14 +145,14 @@ def reuse_proposal_noise(monkeypatch):
 
 def reuse_acceptance_noise(monkeypatch):
     """The number by which a token was refused also draws the one in its place."""
-    draw = token.draw_verdict
+    draw = token_rule.draw_verdict
 
     def draw_with_it(step, plan, target, draft):
         place = jnp.minimum(plan.num_accepted, step.tokens.shape[1] - 1)[:, None]
         number = jnp.take_along_axis(step.accept_uniforms, place, axis=1)[:, 0]
         return draw(step._replace(sample_uniforms=number), plan, target, draft)
 
-    monkeypatch.setattr(token, "draw_verdict", draw_with_it)
+    monkeypatch.setattr(token_rule, "draw_verdict", draw_with_it)
 
 
 def repeat_noise_each_step(monkeypatch):
@@ -190,25 +190,25 @@ def shift_draft_laws(monkeypatch):
 
 def correct_from_the_target(monkeypatch):
     """The token in place of a refused one is drawn from the target, not from the residual."""
-    judge = token.plan_token
+    judge = token_rule.plan_token
 
     def plan(step, target, draft):
         plan = judge(step, target, draft)
         return plan._replace(subtract_draft=jnp.zeros_like(plan.subtract_draft))
 
-    monkeypatch.setattr(token, "plan_token", plan)
+    monkeypatch.setattr(token_rule, "plan_token", plan)
 
 
 def never_draw_a_bonus(monkeypatch):
     """When all drafts are accepted the last one is drawn anew, for want of a token after it."""
-    judge = token.plan_token
+    judge = token_rule.plan_token
 
     def plan(step, target, draft):
         plan = judge(step, target, draft)
         last = jnp.maximum(step.lengths - 1, 0)
         return Plan(jnp.minimum(plan.num_accepted, last), plan.subtract_draft)
 
-    monkeypatch.setattr(token, "plan_token", plan)
+    monkeypatch.setattr(token_rule, "plan_token", plan)
 
 
 def accept_first_unseen(monkeypatch):
