@@ -3,7 +3,7 @@
 Both ask for the same thing: the highest score at which the tokens that score as much or more weigh
 enough, k tokens of weight 1, or a share of the row's mass. It is found by bisection, a pass over
 the scores a step; tokens of equal score are kept or dropped together. As likely tokens are few, the
-bisection is first tried on the blocks with the highest maxima.
+64 highest scores are tried first.
 """
 
 from collections.abc import Callable
@@ -11,31 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from speculax.inverse_cdf import block_sums
-
-NUM_CANDIDATES, CANDIDATE_SIZE = 64, 64  # blocks, and their size
+NUM_HIGHEST = HIGHEST_BLOCK_SIZE = 64
 # Halving values is quick where scores are spread evenly; halving bit patterns always ends.
 VALUE_STEPS, WIDE = 16, 1e4
 
 Weigh = Callable[[jax.Array], jax.Array]  # scores to weights; higher scores, higher weights
-
-
-def candidates(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The blocks of a row float32 (V,) with the highest maxima.
-
-    Returns:
-        Their scores, float32 (at most V,), and a floor, float32 (): no score above it is missing.
-    """
-    num_blocks = scores.shape[0] // CANDIDATE_SIZE
-    if num_blocks <= NUM_CANDIDATES:
-        return scores, jnp.float32(-jnp.inf)
-    full = num_blocks * CANDIDATE_SIZE
-    maxima = jnp.max(scores[:full].reshape(num_blocks, CANDIDATE_SIZE), axis=1)
-    highest, blocks = jax.lax.top_k(maxima, NUM_CANDIDATES)
-    chosen = jax.vmap(
-        lambda block: jax.lax.dynamic_slice(scores, (block * CANDIDATE_SIZE,), (CANDIDATE_SIZE,))
-    )(blocks)
-    return jnp.append(chosen.reshape(-1), scores[full:]), highest[-1]
 
 
 def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
@@ -50,24 +30,40 @@ def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
         The cut-off, float32 (). Weights are summed in float32: masses that close to the goal can
         fall on either side.
     """
-    nowhere = jnp.float32(-jnp.inf)
-    few, floor = candidates(scores)
-    if few is scores:
-        return _bisect(scores, nowhere, weigh, goal)
-    mass = jnp.sum(jnp.where(few >= floor, weigh(few), 0.0))
+    highest = _highest(scores)
+    enough = jnp.cumsum(weigh(highest)) >= goal
     return jax.lax.cond(
-        mass >= goal,
-        lambda: _bisect(few, floor, weigh, goal),
-        lambda: _bisect(scores, nowhere, weigh, goal),
+        enough[-1],
+        lambda: highest[jnp.argmax(enough)],
+        lambda: _bisect(scores, weigh, goal),
     )
 
 
-def _bisect(scores: jax.Array, floor: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
-    """`find_cutoff` by passes over all the scores, the cut-off known to be `floor` or higher."""
+def _highest(scores: jax.Array) -> jax.Array:
+    """The highest scores in falling order, float32 (at most `NUM_HIGHEST`,).
+
+    They are in the blocks with the highest maxima: a score outside has as many others above it.
+    """
+    num_blocks = scores.shape[0] // HIGHEST_BLOCK_SIZE
+    if num_blocks <= NUM_HIGHEST:
+        return jax.lax.top_k(scores, min(NUM_HIGHEST, scores.shape[0]))[0]
+    full = num_blocks * HIGHEST_BLOCK_SIZE
+    blocks = scores[:full].reshape(num_blocks, HIGHEST_BLOCK_SIZE)
+    chosen = jax.lax.top_k(jnp.max(blocks, axis=1), NUM_HIGHEST)[1]
+    few = jax.vmap(
+        lambda block: jax.lax.dynamic_slice(
+            scores, (block * HIGHEST_BLOCK_SIZE,), (HIGHEST_BLOCK_SIZE,)
+        )
+    )(chosen)
+    return jax.lax.top_k(jnp.append(few.reshape(-1), scores[full:]), NUM_HIGHEST)[0]
+
+
+def _bisect(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
+    """`find_cutoff` by passes over all the scores."""
     weights = weigh(scores)
 
     def mass_from(score: jax.Array) -> jax.Array:
-        return jnp.sum(block_sums(jnp.where(scores >= score, weights, 0.0)))
+        return jnp.sum(jnp.where(scores >= score, weights, 0.0))
 
     # Invariant: scores from `low` up weigh the goal or more, scores from `high` up weigh less.
     def is_open(carry: tuple[jax.Array, ...]) -> jax.Array:
@@ -92,7 +88,7 @@ def _bisect(scores: jax.Array, floor: jax.Array, weigh: Weigh, goal: jax.Array) 
 
     lightest = jnp.min(jnp.where(weights > 0, scores, jnp.inf))
     above = _unorder(_order(jnp.max(scores)) + 1)
-    start = (jnp.int32(0), jnp.maximum(floor, lightest), above, jnp.float32(jnp.inf))
+    start = (jnp.int32(0), lightest, above, jnp.float32(jnp.inf))
     return jax.lax.while_loop(is_open, halve, start)[1]
 
 

@@ -7,7 +7,8 @@ number, the lowest score that is kept, and what its weights are divided by to an
 Inside the library laws are flat: a set of rows (R, V). Of a flat law one can ask
 
 - `normalizer(row)`: what must be known of a row to read probabilities; None if nothing must be;
-- `prepare(row)`: the same for draws, for which weights of any scale will do;
+- `prepare(row)`: the same for draws, for which weights of any scale will do; and `measure(row,
+  sum_up)`: the same with what `sum_up` makes of the row's weights;
 - `at(rows, tokens, normalizers)`: the probabilities of single tokens;
 - `read(row, start, size, normalizer)`: a piece of one row, float32 (size,);
 - `subtract_from(weights, row, start, normalizer)`: a piece of weights, less the law;
@@ -28,9 +29,12 @@ from jax.typing import ArrayLike
 
 from speculax.argmax import block_maxima, choose_largest
 from speculax.batching import map_rows
+from speculax.blocks import BLOCK_SIZE
 from speculax.cutoff import find_cutoff
 from speculax.inverse_cdf import block_sums
 from speculax.tables import cut, cut_raw, gather
+
+SMALL, LARGE = 1e-20, 1e30  # totals between these are far from where float32 ends
 
 Order = Literal["sequential", "joint"]
 
@@ -39,9 +43,10 @@ class Normalizer(NamedTuple):
     """What must be known of a row to read its probabilities.
 
     Attributes:
-        largest: float32, the largest score; NaN if the row or its settings cannot be used.
-        total: float32, the sum of the weights that are kept, that of the largest score being 1 (for
-            probabilities without a temperature, the score itself).
+        largest: float32, the largest score, or one near enough to keep exponentials in range.
+        total: float32, the sum of the weights that are kept, that of `largest` being 1 (for
+            probabilities without a temperature, the score itself); NaN if the row or its settings
+            cannot be used.
         likeliest: int32, the lowest id of the largest score; None without temperatures.
         cutoff: float32, the lowest score that is kept; None without cut-offs.
     """
@@ -75,6 +80,10 @@ class Probabilities(NamedTuple):
         """Nothing: rows are read as they are."""
 
     prepare = normalizer
+
+    def measure(self, row: jax.Array, sum_up: Callable[[jax.Array], jax.Array]) -> Any:
+        """Nothing, and what `sum_up` makes of the weights of the row."""
+        return None, sum_up(self.scores(row, 0, self.size))
 
     def at(self, rows: jax.Array, tokens: jax.Array, normalizers: Any) -> jax.Array:
         """Probabilities float32 of `tokens`, each in its row."""
@@ -229,12 +238,35 @@ class Law:
         """Read a row as often as its settings need, and once more for the sum of its weights."""
         if self.normalizers is not None:
             return jax.tree.map(lambda x: x[row], self.normalizers)
-        prepared = self.prepare(row)
-        total = jnp.sum(block_sums(self.read(row, 0, self.size, prepared)))
-        return prepared._replace(total=total)
+        prepared, sums = self.measure(row, block_sums)
+        return prepared._replace(total=jnp.sum(sums) / prepared.total)
+
+    def measure(self, row: jax.Array, sum_up: Callable[[jax.Array], jax.Array]) -> Any:
+        """What `prepare` gives, and what `sum_up` makes of the weights of the row."""
+
+        def in_full() -> tuple[Normalizer, jax.Array]:
+            prepared = self.prepare(row)
+            return prepared, sum_up(self.read(row, 0, self.size, prepared))
+
+        def at_a_guess() -> tuple[Normalizer, jax.Array]:
+            # The largest score is there to keep exponentials in range, and another will mostly do.
+            guess = jnp.max(self.scores(row, 0, min(BLOCK_SIZE, self.size)))
+            likeliest = None if self.temperature is None else jnp.int32(0)
+            prepared = Normalizer(guess, jnp.float32(1.0), likeliest)
+            sums = sum_up(self.read(row, 0, self.size, prepared))
+            total = jnp.sum(sums)
+            is_good = self.is_valid(row) & (total > SMALL) & (total < LARGE)
+            if self.temperature is not None:
+                is_good &= self.temperature[row] > 0
+            return jax.lax.cond(is_good, lambda: (prepared, sums), in_full)
+
+        if self.has_cutoffs or self.normalizers is not None:
+            return in_full()
+        # A guess saves a pass over the row; but where rows go side by side, both would be made.
+        return jax.lax.platform_dependent(cpu=at_a_guess, default=in_full)
 
     def prepare(self, row: jax.Array) -> Normalizer:
-        """The normaliser with a total of 1."""
+        """The normaliser with a total of 1, or NaN."""
         if self.normalizers is not None:
             return self.normalizer(row)
         scores = self.scores(row, 0, self.size)
@@ -243,8 +275,9 @@ class Law:
             likeliest, largest = None, jnp.max(maxima)
         else:
             likeliest, largest = choose_largest(maxima, partial(self.scores, row), self.size)
-        largest = jnp.where(self.is_valid(row), largest, jnp.nan)
-        return Normalizer(largest, jnp.float32(1.0), likeliest, self._cutoff(row, scores, largest))
+        is_good = self.is_valid(row) & jnp.isfinite(largest)
+        cutoff = self._cutoff(row, scores, largest, is_good)
+        return Normalizer(largest, jnp.where(is_good, 1.0, jnp.nan), likeliest, cutoff)
 
     def at(self, rows: jax.Array, tokens: jax.Array, normalizers: Any) -> jax.Array:
         """Probabilities float32 of `tokens`, each in its row."""
@@ -296,13 +329,15 @@ class Law:
             entries = entries + bias if self.is_logits else jnp.maximum(entries * bias, 0.0)
         return entries if mask is None else jnp.where(mask, entries, self.no_mass_score)
 
-    def _cutoff(self, row: jax.Array, scores: jax.Array, largest: jax.Array) -> jax.Array | None:
+    def _cutoff(
+        self, row: jax.Array, scores: jax.Array, largest: jax.Array, is_good: jax.Array
+    ) -> jax.Array | None:
         """The lowest score that a row keeps."""
         if not self.has_cutoffs:
             return None
         temperature = None if self.temperature is None else self.temperature[row]
-        # A greedy row has no use for cut-offs, and one with NaN no cut-offs.
-        is_cut = jnp.isfinite(largest) & jnp.bool_(temperature is None or temperature > 0)
+        # A greedy row has no use for cut-offs, and one that cannot be used has none.
+        is_cut = is_good if temperature is None else is_good & (temperature > 0)
         weigh = partial(self._temper, largest=largest, temperature=temperature)
         nowhere = cutoff = jnp.float32(self.no_mass_score)
         if self.top_k is not None:
@@ -317,7 +352,7 @@ class Law:
 
             def find() -> jax.Array:
                 weights = jnp.where(scores >= kept_from, weigh(scores), 0.0)
-                return find_cutoff(scores, weigh, share * jnp.sum(block_sums(weights)))
+                return find_cutoff(scores, weigh, share * jnp.sum(weights))
 
             cutoff = jnp.maximum(cutoff, jax.lax.cond(is_cut & (share < 1), find, lambda: nowhere))
         if self.min_p is not None:
@@ -349,7 +384,7 @@ class Law:
             logs = (logs - self.log_scores(largest)) / temperature
             greedy = jnp.where(tokens == normalizers.likeliest, 0.0, -jnp.inf)
             logs = jnp.where(temperature > 0, logs, greedy)
-        return jnp.where(jnp.isfinite(largest), logs, jnp.nan)
+        return logs
 
     def _at_ratio(
         self, ratio: jax.Array, largest: jax.Array, temperature: jax.Array | None
@@ -368,11 +403,10 @@ class Law:
         weights = self._temper(scores, normalizer.largest, temperature)
         if normalizer.cutoff is not None:
             weights = jnp.where(scores >= normalizer.cutoff, weights, 0.0)
-        weights /= normalizer.total
         if temperature is not None:
             greedy = (tokens == normalizer.likeliest).astype(jnp.float32)
             weights = jnp.where(temperature > 0, weights, greedy)
-        return jnp.where(jnp.isfinite(normalizer.largest), weights, jnp.nan)
+        return weights / normalizer.total
 
 
 class Entries(NamedTuple):
@@ -441,6 +475,10 @@ class Joined(NamedTuple):
     def prepare(self, row: jax.Array) -> Any:
         """That of the row."""
         return self._read(row, lambda law, row: law.prepare(row))
+
+    def measure(self, row: jax.Array, sum_up: Callable[[jax.Array], jax.Array]) -> Any:
+        """That of the row."""
+        return self._read(row, lambda law, row: law.measure(row, sum_up))
 
     def at(self, rows: jax.Array, tokens: jax.Array, normalizers: Any) -> jax.Array:
         """Probabilities float32 of `tokens`, each in its row."""

@@ -74,7 +74,7 @@ def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
         return jnp.sum(block_sums(flat.read(row, 0, size, normalizer)))
 
     def read_row(row: jax.Array) -> tuple[Normalizer, jax.Array, jax.Array]:
-        prepared = flat.prepare(row)._replace(total=jnp.float32(1.0))
+        prepared = flat.prepare(row)
         whole = total(row, prepared._replace(cutoff=None))
         return prepared, whole, whole if prepared.cutoff is None else total(row, prepared)
 

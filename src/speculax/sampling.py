@@ -98,8 +98,7 @@ def draw_row(law: TargetLaw, row: jax.Array, uniform: jax.Array) -> jax.Array:
 
 def sum_row(law: TargetLaw, row: jax.Array) -> tuple[Any, jax.Array]:
     """What must be known of a row to draw from it, and its block sums."""
-    prepared = law.prepare(row)
-    return prepared, block_sums(law.read(row, 0, law.size, prepared))
+    return law.measure(row, block_sums)
 
 
 def choose_from(
