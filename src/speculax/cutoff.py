@@ -18,13 +18,15 @@ VALUE_STEPS, WIDE = 16, 1e4
 Weigh = Callable[[jax.Array], jax.Array]  # scores to weights; higher scores, higher weights
 
 
-def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
+def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array, is_used: jax.Array) -> jax.Array:
     """The highest score at which the scores as high or higher weigh `goal` or more.
 
     Args:
         scores: float32 (V,), without NaN.
         weigh: Gives each score its weight; only positive ones count.
         goal: float32 (), positive. If all scores weigh less, the lowest with weight comes out.
+        is_used: bool (), whether the result matters: where rows go side by side, one that does not
+            keeps none waiting.
 
     Returns:
         The cut-off, float32 (). Weights are summed in float32: masses that close to the goal can
@@ -35,7 +37,7 @@ def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
     return jax.lax.cond(
         enough[-1],
         lambda: highest[jnp.argmax(enough)],
-        lambda: _bisect(scores, weigh, goal),
+        lambda: _bisect(scores, weigh, goal, is_used & ~enough[-1]),
     )
 
 
@@ -58,7 +60,7 @@ def _highest(scores: jax.Array) -> jax.Array:
     return jax.lax.top_k(jnp.append(few.reshape(-1), scores[full:]), NUM_HIGHEST)[0]
 
 
-def _bisect(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
+def _bisect(scores: jax.Array, weigh: Weigh, goal: jax.Array, is_used: jax.Array) -> jax.Array:
     """`find_cutoff` by passes over all the scores."""
     weights = weigh(scores)
 
@@ -70,7 +72,7 @@ def _bisect(scores: jax.Array, weigh: Weigh, goal: jax.Array) -> jax.Array:
         _, low, high, mass = carry
         # Without its lightest entry the set is too light: it cannot shrink.
         is_smallest = mass - weigh(low) < goal
-        return (_order(low) + 1 < _order(high)) & ~is_smallest
+        return is_used & (_order(low) + 1 < _order(high)) & ~is_smallest
 
     def halve(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         i, low, high, mass = carry

@@ -34,7 +34,7 @@ from speculax.cutoff import find_cutoff
 from speculax.inverse_cdf import block_sums
 from speculax.tables import cut, cut_raw, gather
 
-SMALL, LARGE = 1e-20, 1e30  # totals between these are far from where float32 ends
+LARGE = 1e8  # up to here rounding a difference of logits matters no more than in the logits
 
 Order = Literal["sequential", "joint"]
 
@@ -255,7 +255,7 @@ class Law:
             prepared = Normalizer(guess, jnp.float32(1.0), likeliest)
             sums = sum_up(self.read(row, 0, self.size, prepared))
             total = jnp.sum(sums)
-            is_good = self.is_valid(row) & (total > SMALL) & (total < LARGE)
+            is_good = self.is_valid(row) & (total > 0) & (total < LARGE)
             if self.temperature is not None:
                 is_good &= self.temperature[row] > 0
             return jax.lax.cond(is_good, lambda: (prepared, sums), in_full)
@@ -342,19 +342,22 @@ class Law:
         nowhere = cutoff = jnp.float32(self.no_mass_score)
         if self.top_k is not None:
             count = self.top_k[row]
+            is_used = is_cut & (count > 0)
+            goal = count.astype(jnp.float32)
             cutoff = jax.lax.cond(
-                is_cut & (count > 0),
-                lambda: find_cutoff(scores, self._has_mass, count.astype(jnp.float32)),
+                is_used,
+                lambda: find_cutoff(scores, self._has_mass, goal, is_used),
                 lambda: nowhere,
             )
         if self.top_p is not None:
             share, kept_from = self.top_p[row], nowhere if self.order == "joint" else cutoff
+            is_used = is_cut & (share < 1)
 
             def find() -> jax.Array:
-                weights = jnp.where(scores >= kept_from, weigh(scores), 0.0)
-                return find_cutoff(scores, weigh, share * jnp.sum(weights))
+                kept = jnp.where(scores >= kept_from, weigh(scores), 0.0)
+                return find_cutoff(scores, weigh, share * jnp.sum(kept), is_used)
 
-            cutoff = jnp.maximum(cutoff, jax.lax.cond(is_cut & (share < 1), find, lambda: nowhere))
+            cutoff = jnp.maximum(cutoff, jax.lax.cond(is_used, find, lambda: nowhere))
         if self.min_p is not None:
             lowest = self._at_ratio(self.min_p[row], largest, temperature)
             cutoff = jnp.maximum(cutoff, jnp.where(is_cut, lowest, nowhere))

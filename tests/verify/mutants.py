@@ -1,7 +1,7 @@
 """Verifiers that are wrong on purpose, most of them named after a fault that was seen in public.
 
 A test that has never been seen to fail proves nothing: `test_law` and `test_edges` must refuse
-every one of these. `TokenRule` and `GreedyRule` are right and must pass, so that refusing is worth
+every one of these. The rules that `RULES` names are right and must pass, so that refusing is worth
 something; a mutant replaces one of their parts. NumPy, float64, same signature as the verifiers.
 """
 
@@ -77,8 +77,8 @@ class Rule:
         return np.maximum(np.take_along_axis(rows, a.ids[..., None], axis=2)[..., 0], 0)
 
 
-class TokenRule(Rule):
-    """Token verification, correct."""
+class DrawRule(Rule):
+    """What rules that draw the next token have in common; from the target's row if left alone."""
 
     def draft_at_token(self, a):
         return self.at_token(a, a.draft)
@@ -86,11 +86,32 @@ class TokenRule(Rule):
     def target_at_token(self, a):
         return self.at_token(a, a.target)
 
-    def passes(self, a):
-        return a.valid & (a.accept * self.draft_at_token(a) < self.target_at_token(a))
-
     def target_row(self, a, n):
         return a.target[a.rows, n]
+
+    def weights(self, a, n):
+        return np.maximum(self.target_row(a, n), 0)
+
+    def sample(self, a, n):
+        return a.sample
+
+    def draw(self, weights, uniform):
+        cumulative = weights.cumsum(axis=1)
+        return (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
+
+    def extra(self, a, n):
+        target = self.target_row(a, n)
+        usable = np.isfinite(target).all(axis=1) & (target > 0).any(axis=1)
+        weights = np.where(usable[:, None], self.weights(a, n), 1)
+        drawn = self.draw(weights, self.sample(a, n))
+        return np.where(usable, drawn, -1)
+
+
+class TokenRule(DrawRule):
+    """Token verification, correct."""
+
+    def passes(self, a):
+        return a.valid & (a.accept * self.draft_at_token(a) < self.target_at_token(a))
 
     def draft_row(self, a, n):
         """The law to subtract: zero for the bonus, for an invalid id and for a row with NaN."""
@@ -106,19 +127,169 @@ class TokenRule(Rule):
         residual = np.maximum(target - self.draft_row(a, n), 0)
         return np.where((residual.sum(axis=1) == 0)[:, None], target, residual)
 
+
+class BlockRule(DrawRule):
+    """Block verification, correct. `bounds` are the h_i, `ratios` the P_i of Sun et al."""
+
+    def read(self, *arguments):
+        a = super().read(*arguments)
+        p, q = self.target_at_token(a), self.draft_at_token(a)
+        a.end = self.end(a, p, q)
+        a.ratios = np.ones((a.batch, a.drafts + 1))
+        for i in range(a.drafts):
+            a.ratios[:, i + 1] = self.extend(a.ratios[:, i], p[:, i], q[:, i])
+        self.correct_ratios(a, p, q)
+        return a
+
+    def end(self, a, p, q):
+        """Where the draft ends: before a token that cannot be judged."""
+        judged = a.valid & ~np.isnan(p) & ~np.isnan(q)
+        return np.minimum(np.cumprod(judged, axis=1).sum(axis=1), a.lengths)
+
+    def extend(self, ratio, p, q):
+        with_mass = np.where(q > 0, ratio * p / q, (ratio > 0) & (p > 0))
+        return np.minimum(with_mass, 1)
+
+    def correct_ratios(self, a, p, q):
+        pass
+
+    def passes(self, a):
+        return self.uniforms(a) < self.bounds(a)
+
+    def uniforms(self, a):
+        return a.accept
+
+    def bounds(self, a):
+        """The chance of each prefix to be held, from 1 to G."""
+        bounds = a.ratios[:, 1:].copy()
+        for i in range(1, a.drafts):
+            ratio = a.ratios[:, i]
+            bounds[:, i - 1] = np.where(i == a.end, ratio, self.bound(a, i, ratio))
+        return np.where(np.arange(1, a.drafts + 1) <= a.end[:, None], bounds, -1)
+
+    def bound(self, a, i, ratio):
+        mass = self.residual(a, np.full(a.batch, i), self.weight_in_test(a, i)).sum(axis=1)
+        bound = np.where(ratio == 1, 1, mass / (mass + 1 - ratio))
+        return np.where(np.isfinite(mass), bound, ratio)
+
+    def weight_in_test(self, a, i):
+        return a.ratios[:, i]
+
+    def count(self, a, passed):
+        """The longest prefix that is held, whatever the shorter ones are."""
+        return np.max(np.arange(1, a.drafts + 1) * passed, axis=1, initial=0)
+
+    def residual(self, a, n, weight):
+        row = np.maximum(a.draft[a.rows, np.minimum(n, a.drafts - 1)], 0)
+        return np.maximum(weight[:, None] * np.maximum(self.target_row(a, n), 0) - row, 0)
+
+    def weight(self, a, n):
+        """What the target is multiplied by before the draft is subtracted."""
+        return a.ratios[a.rows, n]
+
+    def weights(self, a, n):
+        target = super().weights(a, n)
+        if not a.drafts:
+            return target
+        residual = self.residual(a, n, self.weight(a, n))
+        mass = residual.sum(axis=1)
+        usable = (n < a.end) & np.isfinite(mass) & (mass > 0)
+        return np.where(usable[:, None], residual, target)
+
+
+class SampledRule(DrawRule):
+    """Sampled verification, correct."""
+
+    def passes(self, a):
+        i = np.arange(a.drafts)
+        uniforms = self.uniforms(a)[:, :-1]
+        drawn = np.stack([DrawRule.extra(self, a, np.full(a.batch, k)) for k in i], axis=1)
+        return self.counts(a, uniforms) & (drawn == a.given)
+
+    def __call__(self, *arguments, **named):
+        if not np.asarray(arguments[0]).shape[1]:
+            return DrawsOnly()(*arguments, **named)
+        return super().__call__(*arguments, **named)
+
+    def counts(self, a, uniforms):
+        return a.valid & ~np.isnan(uniforms)
+
+    def uniforms(self, a):
+        """The uniforms of positions 0 to G; from a row's length on there is only the last."""
+        own = np.arange(a.drafts + 1) < a.lengths[:, None]
+        return np.where(own, np.pad(a.accept, ((0, 0), (0, 1))), a.sample[:, None])
+
     def sample(self, a, n):
-        return a.sample
+        return np.nan_to_num(self.uniforms(a)[a.rows, n])
 
-    def draw(self, weights, uniform):
-        cumulative = weights.cumsum(axis=1)
-        return (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
 
-    def extra(self, a, n):
-        target = self.target_row(a, n)
-        usable = np.isfinite(target).all(axis=1) & (target > 0).any(axis=1)
-        weights = np.where(usable[:, None], self.weights(a, n), 1)
-        drawn = self.draw(weights, self.sample(a, n))
-        return np.where(usable, drawn, -1)
+class DrawsOnly(DrawRule):
+    """No drafts, one draw."""
+
+    def passes(self, a):
+        return np.zeros((a.batch, a.drafts), bool)
+
+
+class TypicalRule(DrawRule):
+    """Typical acceptance, correct."""
+
+    def __init__(self, epsilon=0.09, delta=0.3):
+        self.epsilon, self.delta = epsilon, delta
+
+    def entropy(self, a):
+        rows = np.maximum(a.target[:, : a.drafts], 0)
+        return -np.where(rows == 0, 0, rows * np.log(rows)).sum(axis=2)
+
+    def threshold(self, a):
+        return np.minimum(self.epsilon, self.delta * np.exp(-self.entropy(a)))
+
+    def passes(self, a):
+        return a.valid & (self.target_at_token(a) > self.threshold(a))
+
+
+class ThresholdsRule(DrawRule):
+    """SGLang's two thresholds, correct."""
+
+    def __init__(self, threshold_single=1.0, threshold_acc=1.0):
+        self.single, self.acc = threshold_single, threshold_acc
+
+    def passes(self, a):
+        p = self.target_at_token(a)
+        return a.valid & ~np.isnan(a.accept) & ((a.accept * self.acc < p) | (p >= self.single))
+
+    def taken_out(self, a, n):
+        """The token that failed, and may not be drawn; -1 if none did."""
+        given = np.pad(np.where(a.valid, a.given, -1), ((0, 0), (0, 1)), constant_values=-1)
+        return np.where(n < a.lengths, given[a.rows, n], -1)
+
+    def weights(self, a, n):
+        target = super().weights(a, n)
+        rest = np.where(np.arange(a.vocab) == self.taken_out(a, n)[:, None], 0, target)
+        return np.where((rest.sum(axis=1) == 0)[:, None], target, rest)
+
+
+class TopKRule(DrawRule):
+    """Top-k agreement, correct."""
+
+    def __init__(self, k=1):
+        self.k = k
+
+    def rank(self, a):
+        """How many tokens are ahead of each draft token."""
+        return (np.maximum(a.target[:, :-1], 0) > self.target_at_token(a)[..., None]).sum(axis=2)
+
+    def passes(self, a):
+        return a.valid & (self.target_at_token(a) > 0) & (self.rank(a) < self.k)
+
+
+class SyntheticRule(DrawRule):
+    """Synthetic acceptance, correct."""
+
+    def __init__(self, rates=0.8):
+        self.rates = np.asarray(rates)
+
+    def passes(self, a):
+        return a.valid & (a.accept < self.rates)
 
 
 class GreedyRule(Rule):
@@ -495,8 +666,405 @@ class GreedyTieToHighestId(GreedyRule):
         return np.where(super().choice(a) < 0, -1, last)
 
 
-def wrong_ones(rule):
-    return {cls.__name__: cls() for cls in rule.__subclasses__()}
+# --- Block
+
+
+class BlockTokenResidual(BlockRule):
+    """Block acceptance, but the token rule's residual max(target - draft, 0) (vllm-ascend #7808)."""
+
+    def weight(self, a, n):
+        return np.ones(a.batch)
+
+
+class BlockTestsTokenResidual(BlockRule):
+    """The token rule's residual in the tests."""
+
+    def weight_in_test(self, a, i):
+        return np.ones(a.batch)
+
+
+class BlockStopsAtFirstFailure(BlockRule):
+    """The prefixes before the first that is not held, instead of the longest that is."""
+
+    def count(self, a, passed):
+        return np.cumprod(passed, axis=1).sum(axis=1)
+
+
+class BlockRatioAsBound(BlockRule):
+    """Prefixes are held with chance P_i, without the correction by what longer ones take."""
+
+    def bound(self, a, i, ratio):
+        return ratio
+
+
+class BlockNotCappedAtLast(BlockRule):
+    """The whole draft is judged by the joint ratio, its parts not capped at 1 (HSD as released)."""
+
+    def correct_ratios(self, a, p, q):
+        joint = np.cumprod(np.where(q > 0, p / q, p > 0), axis=1)
+        for b, end in enumerate(a.end):
+            if end:
+                a.ratios[b, end] = min(1, joint[b, end - 1])
+
+
+class BlockNeverCapped(BlockRule):
+    """All prefixes are judged by joint ratios, capped only when used."""
+
+    def correct_ratios(self, a, p, q):
+        joint = np.cumprod(np.where(q > 0, p / q, p > 0), axis=1)
+        a.ratios[:, 1:] = np.minimum(joint, 1)
+
+
+class BlockUniformOfPositionAfter(BlockRule):
+    """Prefix i is judged with the uniform of prefix i + 1."""
+
+    def uniforms(self, a):
+        return np.roll(a.accept, -1, axis=1)
+
+
+class BlockOneUniform(BlockRule):
+    """All prefixes are judged with the first uniform."""
+
+    def uniforms(self, a):
+        return np.repeat(a.accept[:, :1], a.drafts, axis=1)
+
+
+class BlockWeightOfPrefixBefore(BlockRule):
+    """The residual is weighted with the prefix before the one that is held."""
+
+    def weight(self, a, n):
+        return a.ratios[a.rows, np.maximum(n - 1, 0)]
+
+
+class BlockWeightOfPrefixAfter(BlockRule):
+    """The residual is weighted with the prefix that was refused."""
+
+    def weight(self, a, n):
+        return a.ratios[a.rows, np.minimum(n + 1, a.drafts)]
+
+
+class BlockBoundFromRowBefore(BlockRule):
+    """The mass in the test of prefix i is taken after prefix i - 1."""
+
+    def bound(self, a, i, ratio):
+        mass = self.residual(a, np.full(a.batch, i - 1), self.weight_in_test(a, i)).sum(axis=1)
+        return mass / (mass + 1 - ratio)
+
+
+class BlockLastByBound(BlockRule):
+    """The whole draft is judged like a part, with the mass of the bonus row."""
+
+    def bounds(self, a):
+        bounds = super().bounds(a)
+        for b, end in enumerate(a.end):
+            if end:
+                bounds[b, end - 1] = a.ratios[b, end] / (a.ratios[b, end] + 1 - a.ratios[b, end])
+                bounds[b, end - 1] /= 1 + (1 - a.ratios[b, end])
+        return bounds
+
+
+class BlockAcceptsZeroMass(BlockRule):
+    """A prefix passes when uniform and bound are both 0 (sglang #35771)."""
+
+    def passes(self, a):
+        return self.uniforms(a) <= self.bounds(a)
+
+
+class BlockGuardedDivision(BlockRule):
+    """target / (draft + 1e-9): small probabilities lose (tpu-inference)."""
+
+    def extend(self, ratio, p, q):
+        return np.minimum(ratio * p / (q + 1e-9), 1)
+
+
+class BlockRevivesDeadPrefix(BlockRule):
+    """A token without draft mass makes a prefix certain that the target rules out."""
+
+    def extend(self, ratio, p, q):
+        return np.minimum(np.where(q > 0, ratio * p / q, 1), 1)
+
+
+class BlockReadsOnAfterBadId(BlockRule):
+    """A draft id outside the vocabulary ends nothing: the tests before it look beyond it."""
+
+    def end(self, a, p, q):
+        return a.lengths
+
+    def bounds(self, a):
+        bounds = super().bounds(a)
+        return np.where(np.cumprod(a.valid, axis=1), bounds, -1)
+
+
+class BlockNaNRefusesPrefix(BlockRule):
+    """NaN in the draft row that would be subtracted refuses the prefix before it."""
+
+    def bound(self, a, i, ratio):
+        bound = super().bound(a, i, ratio)
+        unreadable = np.isnan(a.draft[:, i]).any(axis=1)
+        return np.where(unreadable, -1, bound)
+
+
+class BlockNoFallback(BlockRule):
+    """A residual that rounding left empty gives token 0 (vllm #2336)."""
+
+    def weights(self, a, n):
+        weights = super().weights(a, n)
+        if a.drafts:
+            empty = (n < a.end) & (self.residual(a, n, self.weight(a, n)).sum(axis=1) == 0)
+            weights = np.where(empty[:, None], np.arange(a.vocab) == 0, weights)
+        return weights
+
+
+class BlockBonusFromPaddedRow(BlockRule):
+    """The bonus token comes from row G, whatever the row's own length (TensorRT-LLM #15775)."""
+
+    def target_row(self, a, n):
+        return a.target[a.rows, np.where(n == a.lengths, a.drafts, n)]
+
+
+class BlockIgnoresLengths(BlockRule):
+    """Padding is verified like drafts (vllm #26498)."""
+
+    def lengths(self, a, lengths):
+        return np.full(a.batch, a.drafts)
+
+
+class BlockAcceptUniformReused(BlockRule):
+    """The uniform of the first prefix that was refused draws the next token."""
+
+    def sample(self, a, n):
+        at = np.minimum(n, a.drafts - 1)
+        return np.where(n < a.lengths, np.nan_to_num(a.accept[a.rows, at]), a.sample)
+
+
+# --- Sampled
+
+
+class SampledUniformReused(SampledRule):
+    """The bonus token is drawn with the uniform of the last draft position."""
+
+    def uniforms(self, a):
+        uniforms = super().uniforms(a)
+        last = np.nan_to_num(a.accept[a.rows, np.maximum(a.lengths - 1, 0)])
+        bonus = np.arange(a.drafts + 1) >= np.maximum(a.lengths, 1)[:, None]
+        return np.where(bonus, last[:, None], uniforms)
+
+
+class SampledOneUniform(SampledRule):
+    """All draft positions are drawn with one uniform."""
+
+    def uniforms(self, a):
+        own = np.arange(a.drafts + 1) < a.lengths[:, None]
+        return np.where(own, a.accept[:, :1], a.sample[:, None])
+
+
+class SampledResidual(SampledRule):
+    """What differs is replaced by a draw from max(target - draft, 0), as after a ratio test."""
+
+    def extra(self, a, n):
+        token = TokenRule()
+        residual = token.draw(token.weights(a, n), a.sample)
+        return np.where((n < a.lengths) & (super().extra(a, n) >= 0), residual, super().extra(a, n))
+
+
+class SampledDrawnAgain(SampledRule):
+    """What differs is drawn once more, with the last uniform: the draft token comes out too."""
+
+    def extra(self, a, n):
+        uniforms = self.sample
+        self.sample = lambda a, n: a.sample
+        try:
+            return super().extra(a, n)
+        finally:
+            self.sample = uniforms
+
+
+class SampledEmitsDraft(SampledRule):
+    """At the first difference the draft token is emitted, not the target's."""
+
+    def extra(self, a, n):
+        own = super().extra(a, n)
+        given = np.pad(np.where(a.valid, a.given, 0), ((0, 0), (0, 1)))[a.rows, n]
+        return np.where((n < a.lengths) & (own >= 0), given, own)
+
+
+class SampledRowShifted(SampledRule):
+    """Target row i + 1 judges draft i (transformers #28166)."""
+
+    def target_row(self, a, n):
+        return a.target[a.rows, np.minimum(n + 1, a.drafts)]
+
+
+class SampledCountsBeyondFirstFailure(SampledRule):
+    """The number of matches instead of the matching prefix (transformers #28508)."""
+
+    def count(self, a, passed):
+        return (passed & (np.arange(a.drafts) < a.lengths[:, None])).sum(axis=1)
+
+
+class SampledUniformOfPositionAfter(SampledRule):
+    """Position i is drawn with the uniform of position i + 1."""
+
+    def uniforms(self, a):
+        own = np.arange(a.drafts + 1) < a.lengths[:, None]
+        return np.where(own, np.pad(np.roll(a.accept, -1, 1), ((0, 0), (0, 1))), a.sample[:, None])
+
+
+class SampledNaNCounts(SampledRule):
+    """A uniform NaN draws as 0, and that draw may accept."""
+
+    def counts(self, a, uniforms):
+        return a.valid
+
+
+class SampledAcceptsMissing(SampledRule):
+    """-1 in the drafts equals the -1 of a row that cannot be drawn from."""
+
+    def counts(self, a, uniforms):
+        return ~np.isnan(uniforms)
+
+
+class SampledIgnoresLengths(SampledRule):
+    """Padding is verified like drafts (vllm #26498)."""
+
+    def lengths(self, a, lengths):
+        return np.full(a.batch, a.drafts)
+
+
+class SampledBonusFromPaddedRow(SampledRule):
+    """The bonus token comes from row G, whatever the row's own length (TensorRT-LLM #15775)."""
+
+    def target_row(self, a, n):
+        return a.target[a.rows, np.where(n == a.lengths, a.drafts, n)]
+
+
+# --- Lossy
+
+
+class TypicalEntropyInBits(TypicalRule):
+    """The entropy in base 2, the exponential in base e."""
+
+    def entropy(self, a):
+        return super().entropy(a) / np.log(2)
+
+
+class TypicalLargerThreshold(TypicalRule):
+    """max where the rule says min."""
+
+    def threshold(self, a):
+        return np.maximum(self.epsilon, self.delta * np.exp(-self.entropy(a)))
+
+
+class TypicalNotStrict(TypicalRule):
+    """>= where the rule says >."""
+
+    def passes(self, a):
+        return a.valid & (self.target_at_token(a) >= self.threshold(a))
+
+
+class TypicalFirstNeverVerified(TypicalRule):
+    """The first draft token is taken on trust (lattice #243)."""
+
+    def passes(self, a):
+        passed = super().passes(a)
+        passed[:, :1] = True
+        return passed
+
+
+class ThresholdsFailedTokenAgain(ThresholdsRule):
+    """The token that failed may be drawn again."""
+
+    def taken_out(self, a, n):
+        return np.full(a.batch, -1)
+
+
+class ThresholdsNotStrict(ThresholdsRule):
+    """A token without mass passes when the uniform is 0 (sglang #35771)."""
+
+    def passes(self, a):
+        p = self.target_at_token(a)
+        return a.valid & ((a.accept * self.acc <= p) | (p >= self.single))
+
+
+class ThresholdsSwapped(ThresholdsRule):
+    """Each threshold has the other's place."""
+
+    def passes(self, a):
+        p = self.target_at_token(a)
+        return a.valid & ((a.accept * self.single < p) | (p >= self.acc))
+
+
+class ThresholdsDivides(ThresholdsRule):
+    """The uniform is divided where it is to be multiplied."""
+
+    def passes(self, a):
+        p = self.target_at_token(a)
+        return a.valid & ((a.accept / self.acc < p) | (p >= self.single))
+
+
+class TopKWithoutTies(TopKRule):
+    """Of tokens that tie with the k-th only those of lower ids count."""
+
+    def rank(self, a):
+        order = np.argsort(-np.maximum(a.target[:, :-1], 0), axis=2, kind="stable")
+        return np.take_along_axis(np.argsort(order, axis=2), a.ids[..., None], axis=2)[..., 0]
+
+
+class TopKOneTooMany(TopKRule):
+    """One token more than asked for."""
+
+    def passes(self, a):
+        return a.valid & (self.target_at_token(a) > 0) & (self.rank(a) <= self.k)
+
+
+class TopKWithoutMass(TopKRule):
+    """Tokens without mass count where fewer than k have any."""
+
+    def passes(self, a):
+        return a.valid & (self.rank(a) < self.k)
+
+
+class SyntheticNotStrict(SyntheticRule):
+    """A token passes at rate 0 when the uniform is 0."""
+
+    def passes(self, a):
+        return a.valid & (a.accept <= self.rates)
+
+
+class SyntheticFirstRate(SyntheticRule):
+    """The rate of the first position everywhere."""
+
+    def passes(self, a):
+        return a.valid & (a.accept < self.rates.flat[0])
+
+
+class SyntheticBelievesIds(SyntheticRule):
+    """Ids outside the vocabulary are accepted too."""
+
+    def passes(self, a):
+        return a.accept < self.rates
+
+
+RULES = {
+    "token": TokenRule,
+    "greedy": GreedyRule,
+    "block": BlockRule,
+    "sampled": SampledRule,
+    "typical": TypicalRule,
+    "thresholds": ThresholdsRule,
+    "top_k": TopKRule,
+    "synthetic": SyntheticRule,
+}
+
+
+def wrong_ones(rule, **settings):
+    return {cls.__name__: cls(**settings) for cls in rule.__subclasses__()}
+
+
+def all_wrong_ones(settings):
+    """All mutants; those of rules that have any with settings of their rule."""
+    found = [wrong_ones(rule, **settings.get(name, {})) for name, rule in RULES.items()]
+    return {name: mutant for some in found for name, mutant in some.items()}
 
 
 MUTANTS = wrong_ones(TokenRule) | wrong_ones(GreedyRule)
