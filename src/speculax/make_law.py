@@ -9,6 +9,13 @@ from jax.typing import ArrayLike
 
 from speculax.laws import Law, Order
 
+SETTINGS = {
+    "temperature": "finite and at least 0",
+    "top_k": "at least 0; 0 keeps all tokens",
+    "top_p": "above 0 and at most 1; 1 keeps all tokens",
+    "min_p": "at least 0 and at most 1; 0 keeps all tokens",
+}
+
 
 def law_from_logits(
     logits: ArrayLike,
@@ -220,22 +227,23 @@ def _as_array(name: str, values: ArrayLike, kind: type) -> jax.Array:
     return jnp.asarray(array)
 
 
+def is_in_range(name: str, values: np.ndarray) -> np.ndarray:
+    """Which values of a setting mean something; NaN does not."""
+    if name == "temperature":
+        return (values >= 0) & (values < np.inf)
+    if name == "top_p":
+        return (values > 0) & (values <= 1)
+    return (values >= 0) & ((values <= 1) | (name != "min_p"))
+
+
 def _check_range(name: str, value: ArrayLike) -> None:
     """Settings on the host can be checked; those on device are judged row by row."""
     if isinstance(value, jax.Array):
         return
     array = np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        return  # the dtype is refused elsewhere
-    is_valid, expected = {
-        "temperature": ((array >= 0) & np.isfinite(array), "finite and at least 0"),
-        "top_k": (array >= 0, "at least 0; 0 keeps all tokens"),
-        "top_p": ((array > 0) & (array <= 1), "above 0 and at most 1; 1 keeps all tokens"),
-        "min_p": ((array >= 0) & (array <= 1), "at least 0 and at most 1; 0 keeps all tokens"),
-    }[name]
-    if not is_valid.all():
-        wrong = array[~is_valid].flat[0].item()
-        raise ValueError(f"{name} must be {expected}, got {wrong}.")
+    is_wrong = ~is_in_range(name, array) if array.dtype.kind in "iuf" else np.bool_(False)
+    if is_wrong.any():
+        raise ValueError(f"{name} must be {SETTINGS[name]}, got {array[is_wrong].flat[0].item()}.")
 
 
 def _check_prefix(name: str, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:

@@ -9,6 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+# The settings that the lossy rules are tested with.
+SETTINGS = {
+    "typical": {"epsilon": 0.25, "delta": 0.5},
+    "thresholds": {"threshold_single": 0.375, "threshold_acc": 0.5},
+    "top_k": {"k": 2},
+    "synthetic": {"rates": 0.75},
+}
+
 INF, NAN = float("inf"), float("nan")
 LARGEST = 1 - 2.0**-24
 FLAT = [0.25] * 4

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .oracle import LARGEST
+from .edges import LARGEST, SETTINGS
 
 
 class Rule:
@@ -201,15 +201,10 @@ class SampledRule(DrawRule):
     """Sampled verification, correct."""
 
     def passes(self, a):
-        i = np.arange(a.drafts)
-        uniforms = self.uniforms(a)[:, :-1]
-        drawn = np.stack([DrawRule.extra(self, a, np.full(a.batch, k)) for k in i], axis=1)
-        return self.counts(a, uniforms) & (drawn == a.given)
-
-    def __call__(self, *arguments, **named):
-        if not np.asarray(arguments[0]).shape[1]:
-            return DrawsOnly()(*arguments, **named)
-        return super().__call__(*arguments, **named)
+        drawn = np.full(a.given.shape, -1)
+        for i in range(a.drafts):
+            drawn[:, i] = DrawRule.extra(self, a, np.full(a.batch, i))
+        return self.counts(a, self.uniforms(a)[:, :-1]) & (drawn == a.given)
 
     def counts(self, a, uniforms):
         return a.valid & ~np.isnan(uniforms)
@@ -223,17 +218,10 @@ class SampledRule(DrawRule):
         return np.nan_to_num(self.uniforms(a)[a.rows, n])
 
 
-class DrawsOnly(DrawRule):
-    """No drafts, one draw."""
-
-    def passes(self, a):
-        return np.zeros((a.batch, a.drafts), bool)
-
-
 class TypicalRule(DrawRule):
     """Typical acceptance, correct."""
 
-    def __init__(self, epsilon=0.09, delta=0.3):
+    def __init__(self, epsilon, delta):
         self.epsilon, self.delta = epsilon, delta
 
     def entropy(self, a):
@@ -250,7 +238,7 @@ class TypicalRule(DrawRule):
 class ThresholdsRule(DrawRule):
     """SGLang's two thresholds, correct."""
 
-    def __init__(self, threshold_single=1.0, threshold_acc=1.0):
+    def __init__(self, threshold_single, threshold_acc):
         self.single, self.acc = threshold_single, threshold_acc
 
     def passes(self, a):
@@ -271,7 +259,7 @@ class ThresholdsRule(DrawRule):
 class TopKRule(DrawRule):
     """Top-k agreement, correct."""
 
-    def __init__(self, k=1):
+    def __init__(self, k):
         self.k = k
 
     def rank(self, a):
@@ -285,7 +273,7 @@ class TopKRule(DrawRule):
 class SyntheticRule(DrawRule):
     """Synthetic acceptance, correct."""
 
-    def __init__(self, rates=0.8):
+    def __init__(self, rates):
         self.rates = np.asarray(rates)
 
     def passes(self, a):
@@ -670,7 +658,7 @@ class GreedyTieToHighestId(GreedyRule):
 
 
 class BlockTokenResidual(BlockRule):
-    """Block acceptance, but the token rule's residual max(target - draft, 0) (vllm-ascend #7808)."""
+    """Block acceptance with the residual of the token rule (vllm-ascend #7808)."""
 
     def weight(self, a, n):
         return np.ones(a.batch)
@@ -749,18 +737,6 @@ class BlockBoundFromRowBefore(BlockRule):
     def bound(self, a, i, ratio):
         mass = self.residual(a, np.full(a.batch, i - 1), self.weight_in_test(a, i)).sum(axis=1)
         return mass / (mass + 1 - ratio)
-
-
-class BlockLastByBound(BlockRule):
-    """The whole draft is judged like a part, with the mass of the bonus row."""
-
-    def bounds(self, a):
-        bounds = super().bounds(a)
-        for b, end in enumerate(a.end):
-            if end:
-                bounds[b, end - 1] = a.ratios[b, end] / (a.ratios[b, end] + 1 - a.ratios[b, end])
-                bounds[b, end - 1] /= 1 + (1 - a.ratios[b, end])
-        return bounds
 
 
 class BlockAcceptsZeroMass(BlockRule):
@@ -862,21 +838,16 @@ class SampledResidual(SampledRule):
     """What differs is replaced by a draw from max(target - draft, 0), as after a ratio test."""
 
     def extra(self, a, n):
-        token = TokenRule()
-        residual = token.draw(token.weights(a, n), a.sample)
-        return np.where((n < a.lengths) & (super().extra(a, n) >= 0), residual, super().extra(a, n))
+        own, residual = super().extra(a, n), self.draw(TokenRule().weights(a, n), a.sample)
+        return np.where((n < a.lengths) & (own >= 0), residual, own)
 
 
 class SampledDrawnAgain(SampledRule):
     """What differs is drawn once more, with the last uniform: the draft token comes out too."""
 
     def extra(self, a, n):
-        uniforms = self.sample
-        self.sample = lambda a, n: a.sample
-        try:
-            return super().extra(a, n)
-        finally:
-            self.sample = uniforms
+        again = self.draw(self.weights(a, n), a.sample)
+        return np.where(super().extra(a, n) < 0, -1, again)
 
 
 class SampledEmitsDraft(SampledRule):
@@ -1057,14 +1028,17 @@ RULES = {
 }
 
 
-def wrong_ones(rule, **settings):
+CONTROLS = {name: rule(**SETTINGS.get(name, {})) for name, rule in RULES.items()}
+
+
+def wrong_ones(rule):
+    settings = {
+        key: x
+        for name, of in RULES.items()
+        if of is rule
+        for key, x in SETTINGS.get(name, {}).items()
+    }
     return {cls.__name__: cls(**settings) for cls in rule.__subclasses__()}
 
 
-def all_wrong_ones(settings):
-    """All mutants; those of rules that have any with settings of their rule."""
-    found = [wrong_ones(rule, **settings.get(name, {})) for name, rule in RULES.items()]
-    return {name: mutant for some in found for name, mutant in some.items()}
-
-
-MUTANTS = wrong_ones(TokenRule) | wrong_ones(GreedyRule)
+MUTANTS = {name: mutant for rule in RULES.values() for name, mutant in wrong_ones(rule).items()}

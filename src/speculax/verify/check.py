@@ -1,8 +1,11 @@
 """An eager check of what a verifier cannot check inside `jit`: the values it is given."""
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from speculax.laws import Law, as_law, flat_draft_law
+from speculax.make_law import SETTINGS, is_in_range
 from speculax.verify.inputs import as_arguments
 
 # Rows of bfloat16 probabilities are off by up to 0.5 %.
@@ -11,8 +14,8 @@ ROW_SUM_TOLERANCE = 0.01
 
 def check_inputs(
     draft_tokens: ArrayLike,
-    draft_probs: ArrayLike | None,
-    target_probs: ArrayLike,
+    draft_probs: ArrayLike | Law | None,
+    target_probs: ArrayLike | Law,
     accept_uniforms: ArrayLike,
     sample_uniforms: ArrayLike,
     *,
@@ -22,8 +25,9 @@ def check_inputs(
 
     Args:
         draft_tokens: As for `verify_token`, and so are the others; ids in [0, V).
-        draft_probs: Rows that sum to 1 and give their draft token a positive probability.
-        target_probs: Rows that sum to 1.
+        draft_probs: Rows that sum to 1 and give their draft token a positive probability; or a
+            `Law` with settings in range, rows of finite logits (-inf apart), and the same.
+        target_probs: Rows that sum to 1; or a `Law` with settings in range and such logits.
         accept_uniforms: In [0, 1).
         sample_uniforms: In [0, 1).
         draft_lengths: In [0, G]. What lies beyond them is not checked.
@@ -63,13 +67,13 @@ def check_inputs(
         problems.add(name, uniforms, is_wrong, "a number in [0, 1)", hint)
 
     is_read = np.arange(length + 1) <= lengths[:, None]
-    problems.add_rows("target_probs", np.asarray(arguments.target_probs, np.float64), is_read)
+    problems.add_law("target_probs", as_law(arguments.target_probs), is_read)
 
     if arguments.draft_probs is not None:
-        draft = np.asarray(arguments.draft_probs, np.float64)
-        problems.add_rows("draft_probs", draft, is_drafted)
-        ids = np.clip(tokens, 0, vocab_size - 1).astype(np.int64)
-        chosen = np.take_along_axis(draft, ids[:, :, None], axis=2)[:, :, 0]
+        draft = as_law(arguments.draft_probs)
+        problems.add_law("draft_probs", draft, is_drafted)
+        ids = np.clip(tokens, 0, vocab_size - 1).astype(np.int32)
+        chosen = _probabilities(draft, ids)
         problems.add(
             "the draft probability of draft_tokens",
             chosen,
@@ -79,6 +83,17 @@ def check_inputs(
         )
     if problems.lines:
         raise ValueError("\n".join(problems.lines))
+
+
+def _probabilities(law: Law, ids: np.ndarray) -> np.ndarray:
+    """The probability of each id (B, G) in its row."""
+    if ids.size == 0:
+        return np.ones(ids.shape)
+    normalized = law.normalize()
+    rows = jnp.arange(ids.size, dtype=jnp.int32)
+    normalizers = normalized.flatten().normalizers
+    probs = flat_draft_law(normalized).at(rows, jnp.asarray(ids.ravel()), normalizers)
+    return np.asarray(probs).reshape(ids.shape)
 
 
 class _Problems:
@@ -97,6 +112,29 @@ class _Problems:
                 f"{name}[{', '.join(map(str, first))}] is {values[first].item()}, expected "
                 f"{expected} ({len(places)} such); {hint}."
             )
+
+    def add_law(self, name: str, law: Law, is_read: np.ndarray) -> None:
+        for setting in SETTINGS:
+            values = getattr(law, setting)
+            if values is not None:
+                is_wrong = is_read & ~is_in_range(setting, np.asarray(values))
+                self.add(f"the {setting} of {name}", values, is_wrong, SETTINGS[setting], "clip it")
+        table = np.asarray(law.table, np.float64)
+        if law.is_logits:
+            is_wrong = is_read[:, :, None] & (np.isnan(table) | np.isposinf(table))
+            hint = "look for NaN in the model"
+            self.add(f"the logits of {name}", table, is_wrong, "a finite logit or -inf", hint)
+            largest = table.max(axis=2)
+            hint = "allow at least one token"
+            self.add(
+                f"the largest logit of {name}",
+                largest,
+                is_read & np.isneginf(largest),
+                "a finite logit",
+                hint,
+            )
+        else:
+            self.add_rows(name, table, is_read)
 
     def add_rows(self, name: str, probs: np.ndarray, is_read: np.ndarray) -> None:
         is_negative = is_read[:, :, None] & (probs < 0)
