@@ -24,9 +24,9 @@ import speculax as sx
 from speculax.cli.errors import CommandError, mendable, reported, writing
 from speculax.cli.interrupt import check
 from speculax.models.load import cache_directory
+from speculax.request import MAX_TEMPERATURE
 
 _SEE_HELP = "see speculax generate --help"
-_MAX_TEMPERATURE = float(np.finfo(np.float32).max)  # what the loop on device can hold
 
 
 @reported
@@ -68,8 +68,8 @@ def generate(
     """
     text = _read_prompt(prompt, prompt_file)
     _require(max_new_tokens >= 0, "--max-new-tokens", "at least 0", max_new_tokens)
-    between = f"a number from 0 to {_MAX_TEMPERATURE:.1e}"
-    _require(0 <= temperature <= _MAX_TEMPERATURE, "--temperature", between, temperature)
+    between = f"a number from 0 to {MAX_TEMPERATURE:.0e}"
+    _require(0 <= temperature <= MAX_TEMPERATURE, "--temperature", between, temperature)
     _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
     if compare and no_draft:
