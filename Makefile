@@ -34,8 +34,9 @@ lint: $(READY_DEV)  ## style, format, types, layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench-verify: $(READY)  ## time the verifiers
+bench-verify: $(READY)  ## time the verifiers, laws and samplers
 	$(BIN)/python benchmarks/verify.py $(ARGS)
+	$(BIN)/python benchmarks/laws.py $(ARGS)
 
 bench-generate: $(READY_REFERENCE)  ## time generation, and compare with transformers
 	$(BIN)/python benchmarks/generate.py $(ARGS)
