@@ -91,6 +91,21 @@ def test_noise_is_that_of_the_reference():
         assert (np.abs(row - want) < 1e-6 * np.maximum(np.abs(want), 1) + rounding).all()
 
 
+@pytest.mark.parametrize(
+    ("seed", "position", "token"),
+    [(4, 1, 2431709), (3, 1, 3023226), (5, 0, 5907700), (1, 1, 7846058), (0, 0, 7112274)],
+)
+def test_large_noise_has_64_bits(seed, position, token):
+    """From some of the smallest of 10**8 numbers: of 32 bits, the first would be a 3."""
+    got = noise([seed], position, [token]).item()
+    want = reference_gumbel(seed, position, [token]).item()
+    assert 16 < got < 22
+    assert abs(got - want) < 3e-6
+    high, _ = reference_threefry(seed, position, token, 0)
+    of_32_bits = -np.log(float(high) * 2.0**-32)
+    assert 1e-4 < of_32_bits - got < 0.3
+
+
 WAYS = {
     "along tokens": (np.full(16, 3), np.arange(16) * 1000, np.arange(2**14)),
     "along positions": (np.full(2**16, 5), np.arange(2**16), np.arange(4)),

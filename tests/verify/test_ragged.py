@@ -121,14 +121,14 @@ def test_same_as_padded_without_draft_laws(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_longer_drafts_are_cut(rule):
     """As if a request had fewer; the next token comes from the row of the first that is cut."""
-    kept = set()
-    for seed in range(6):
+    num_whole = 0
+    for seed in range(40):
         flat = random_flat(seed, LENGTHS[0])
         want = padded(rule)(*flat.pad()[:-1], np.minimum(flat.lengths, 2))
         out = ragged(rule, 2)(*flat)
         assert_same(out, want | {"tokens": want["tokens"][:, :3]})
-        kept.update(np.asarray(out["num_accepted"])[flat.lengths > 2].tolist())
-    assert 2 in kept
+        num_whole += (np.asarray(out["num_accepted"])[flat.lengths > 2] == 2).sum()
+    assert num_whole > 8
 
 
 def test_more_room_than_drafts_is_padding():
