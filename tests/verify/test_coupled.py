@@ -653,9 +653,8 @@ def test_row_alone_is_as_in_a_batch():
     np.testing.assert_array_equal(alone, own[:, 2])
     mapped = jax.vmap(sx.coupled_draw, (0, 0, None))(law, seeds, places)
     np.testing.assert_array_equal(mapped, own)
-    settings = {"temperature": np.float32(1.0), "top_k": np.int32(0)}
-    with_settings = sx.law_from_logits(logits[:, 0], **settings)
-    np.testing.assert_array_equal(sx.coupled_draw(with_settings, seeds, 5), own[:, 0])
+    tempered = sx.law_from_logits(logits[:, 0], temperature=np.float32(1.0))
+    np.testing.assert_array_equal(sx.coupled_draw(tempered, seeds, 5), own[:, 0])
     # Verification makes the draws anew, in another program; with drafts of any length.
     for rows, length in ((slice(None), drafts), (slice(None), 0), (slice(3, 4), drafts)):
         law = sx.law_from_logits(logits[rows, : length + 1])

@@ -91,9 +91,7 @@ def from_logits(probs):
 
 
 def from_tempered_logits(probs):
-    return sx.law_from_logits(
-        jnp.log(probs) * TEMPERATURE, temperature=jnp.float32(TEMPERATURE), top_k=jnp.int32(0)
-    )
+    return sx.law_from_logits(jnp.log(probs) * TEMPERATURE, temperature=jnp.float32(TEMPERATURE))
 
 
 def from_entries(probs):
@@ -110,8 +108,8 @@ FORMS = {
         lambda probs: from_logits(probs).normalize(),
         from_logits,
     ),
-    "block, draft sparse, logits with settings": ("block", from_entries, from_tempered_logits),
-    "sampled, logits with settings": ("sampled", from_logits, from_tempered_logits),
+    "block, draft sparse, logits with a temperature": ("block", from_entries, from_tempered_logits),
+    "sampled, logits with a temperature": ("sampled", from_logits, from_tempered_logits),
 }
 
 
