@@ -192,8 +192,8 @@ def correct_from_the_target(monkeypatch):
     """The token in place of a refused one is drawn from the target, not from the residual."""
     judge = token_rule.plan_token
 
-    def plan(step, target, draft):
-        plan = judge(step, target, draft)
+    def plan(step, *read):
+        plan = judge(step, *read)
         return plan._replace(subtract_draft=jnp.zeros_like(plan.subtract_draft))
 
     monkeypatch.setattr(token_rule, "plan_token", plan)
@@ -203,8 +203,8 @@ def never_draw_a_bonus(monkeypatch):
     """When all drafts are accepted the last one is drawn anew, for want of a token after it."""
     judge = token_rule.plan_token
 
-    def plan(step, target, draft):
-        plan = judge(step, target, draft)
+    def plan(step, *read):
+        plan = judge(step, *read)
         last = jnp.maximum(step.lengths - 1, 0)
         return Plan(jnp.minimum(plan.num_accepted, last), plan.subtract_draft)
 
