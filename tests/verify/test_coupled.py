@@ -472,7 +472,6 @@ def test_verdict_on_logits_with_settings_by_row():
     settings = {
         "temperature": rng.choice([0.0, 0.5, 1.0, 2.0], batch).astype(np.float32),
         "top_k": rng.choice([0, 3, 10], batch).astype(np.int32),
-        "top_p": rng.choice([0.7, 1.0], batch).astype(np.float32),
         "mask": rng.random((batch, vocab)) < 0.7,
     }
     law = sx.law_from_logits(logits, **settings)
@@ -653,10 +652,8 @@ def test_row_alone_is_as_in_a_batch():
     np.testing.assert_array_equal(alone, own[:, 2])
     mapped = jax.vmap(sx.coupled_draw, (0, 0, None))(law, seeds, places)
     np.testing.assert_array_equal(mapped, own)
-    tempered = sx.law_from_logits(logits[:, 0], temperature=np.float32(1.0))
-    np.testing.assert_array_equal(sx.coupled_draw(tempered, seeds, 5), own[:, 0])
     # Verification makes the draws anew, in another program; with drafts of any length.
-    for rows, length in ((slice(None), drafts), (slice(None), 0), (slice(3, 4), drafts)):
+    for rows, length in ((slice(None), drafts), (slice(3, 4), 1)):
         law = sx.law_from_logits(logits[rows, : length + 1])
         out = VERIFY(own[rows, :length].astype(np.int32), law, seeds[rows], 5)
         tokens = own[rows, : length + 1]
