@@ -1,5 +1,6 @@
 """Speculative decoding for JAX: verify draft tokens at memory speed, generate with any model."""
 
+from speculax import theory as theory
 from speculax.coupling import coupled_draw as coupled_draw
 from speculax.drafters.ngram import NGram as NGram
 from speculax.generation import (

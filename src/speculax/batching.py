@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 
-def map_rows(function: Callable[[jax.Array], Any], num_rows: int) -> Any:
-    """Stack `function(0), ..., function(num_rows - 1)`.
+def map_rows(function: Callable[[jax.Array], Any], num_rows: int, sources: Any) -> Any:
+    """Stack `function(0), ..., function(num_rows - 1)`, which read `sources`, a pytree of arrays.
 
     On CPU row after row, so that what one row needs stays in cache; elsewhere all at once, without
     a loop. The function gets the row's number and cuts what it needs from arrays it closes over:
     mapping over the arrays themselves would copy every row, needed or not.
     """
-    rows = jnp.arange(num_rows, dtype=jnp.int32)
+    rows = vary_with(jnp.arange(num_rows, dtype=jnp.int32), sources)
     return jax.lax.platform_dependent(
         rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
     )
@@ -44,5 +44,7 @@ def vary_with(values: Any, sources: Any) -> Any:
     What a loop carries must from the start vary as much as it will after a turn.
     """
     firsts = [leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(sources) if leaf.size]
-    anchor = functools.reduce(jnp.logical_and, [first == first for first in firsts])
+    anchor = functools.reduce(
+        jnp.logical_and, [first == first for first in firsts], jnp.bool_(True)
+    )
     return jax.tree.map(lambda value: jnp.where(anchor, value, value), values)

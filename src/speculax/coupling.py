@@ -13,9 +13,13 @@ from jax.typing import ArrayLike
 from speculax import blocks
 from speculax.argmax import block_maxima
 from speculax.batching import map_rows
+from speculax.flat_laws import FlatLaw, Shared
 from speculax.gumbel import gumbel
-from speculax.laws import Law, as_law
+from speculax.laws import Law, as_law, flat_ids, flat_law_with_settings, tokens_of
+from speculax.tables import pick
 from speculax.types import NO_TOKEN
+
+LARGEST_NOISE = 1e38  # with any logit added it is still a number
 
 
 def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -> jax.Array:
@@ -46,40 +50,50 @@ def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -
         >>> bool(again[0] == first[1])
         True
     """
-    law = as_law(law)
+    law = as_law("law", law)
     lead = law.shape[:-1]
-    return _coupled_draw(
-        law, as_keys("seeds", seeds, lead, lead), as_keys("positions", positions, lead, lead)
-    )
+    return _coupled_draw(law, as_keys("seeds", seeds, lead), as_keys("positions", positions, lead))
 
 
 @jax.jit
 def _coupled_draw(law: Law, seeds: jax.Array, positions: jax.Array) -> jax.Array:
-    flat, lead = law.flatten(), law.shape[:-1]
+    flat, ids = flat_law_with_settings(law), flat_ids(law)
     seeds, positions = seeds.reshape(-1), positions.reshape(-1)
-    tokens = map_rows(
-        lambda row: coupled_token(flat, row, seeds[row], positions[row]), seeds.shape[0]
-    ).reshape(lead)
-    if law.ids is None or law.ids_rows is None:
-        return tokens
-    return jnp.where(tokens >= 0, law.ids[law.ids_rows, tokens], NO_TOKEN)
+
+    def draw(row: jax.Array) -> jax.Array:
+        return coupled_token(flat, row, seeds[row], positions[row], ids)
+
+    return tokens_of(
+        law, map_rows(draw, flat.num_rows, (flat, ids, seeds, positions)).reshape(law.shape[:-1])
+    )
 
 
-def coupled_token(law: Law, row: jax.Array, seed: jax.Array, position: jax.Array) -> jax.Array:
-    """The token of one row of a flat law, int32 (); seed and position are uint32 ()."""
+def coupled_token(
+    law: FlatLaw,
+    row: jax.Array,
+    seed: jax.Array,
+    position: jax.Array,
+    ids: Shared | None = None,
+) -> jax.Array:
+    """The token of one row, int32 (); seed and position are uint32 (), ids those of entries."""
     cutoff = law.prepare(row).cutoff if law.has_cutoffs else None
-    valid = law.is_valid(row)
 
     def perturb(start: jax.Array | int, size: int) -> jax.Array:
         scores = law.scores(row, start, size)
-        noise = gumbel(seed, position, law.tokens(row, start, size))
-        if law.temperature is not None:
-            # The maximum keeps product and sum apart, which fused would round otherwise.
-            noise = jnp.maximum(law.temperature[row] * noise, jnp.finfo(jnp.float32).min)
-        logits = law.log_scores(scores) + noise
-        if cutoff is not None:
-            logits = jnp.where(scores >= cutoff, logits, -jnp.inf)
-        return jnp.where(valid, logits, jnp.nan)
+        if ids is None:
+            tokens = start + jnp.arange(size, dtype=jnp.int32)
+        else:
+            tokens = ids.read(row, start, size)
+        noise = gumbel(seed, position, tokens)
+        logits = law.log_scores(scores)
+        if law.temperature is None:
+            logits += noise
+        else:
+            # The limits keep product and sum apart, which fused would round otherwise.
+            temperature = pick(law.temperature, row)
+            noise = jnp.clip(temperature * noise, -LARGEST_NOISE, LARGEST_NOISE)
+            logits = jnp.where(temperature > 0, logits + noise, scores)
+        return logits if cutoff is None else jnp.where(scores >= cutoff, logits, -jnp.inf)
 
     maxima = block_maxima(perturb(0, law.size))
     largest = jnp.max(maxima)
@@ -90,18 +104,18 @@ def coupled_token(law: Law, row: jax.Array, seed: jax.Array, position: jax.Array
     return jnp.where(jnp.isfinite(largest), start + inside.astype(jnp.int32), NO_TOKEN)
 
 
-def as_keys(
-    name: str, values: ArrayLike, shape: tuple[int, ...], lead: tuple[int, ...]
-) -> jax.Array:
+def as_keys(name: str, values: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     """Seeds or positions as uint32 of a shape, given as such or as one number."""
     array = values if isinstance(values, jax.Array) else np.asarray(values)
     if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"{name} must have an integer dtype, got {array.dtype}.")
+        raise TypeError(f"{name} must have an integer dtype, got {array.dtype}; cast with astype.")
     if array.shape not in ((), shape):
         raise ValueError(
-            f"{name} must be one number or have shape {shape} to go with a law of leading shape "
-            f"{lead}, got {array.shape}."
+            f"{name} must be one number or have shape {shape}, got {array.shape}; pass one for "
+            "each row."
         )
     if isinstance(array, np.ndarray):
+        if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**32:
+            raise ValueError(f"{name} must have at most 32 bits, got {array.max()}; hash it first.")
         array = array.astype(np.uint32)
     return jnp.broadcast_to(jnp.asarray(array).astype(jnp.uint32), shape)

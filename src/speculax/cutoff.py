@@ -11,6 +11,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from speculax.inverse_cdf import cumulate
+
 NUM_HIGHEST = HIGHEST_BLOCK_SIZE = 64
 # Halving values is quick where scores are spread evenly; halving bit patterns always ends.
 VALUE_STEPS, WIDE = 16, 1e4
@@ -33,7 +35,7 @@ def find_cutoff(scores: jax.Array, weigh: Weigh, goal: jax.Array, is_used: jax.A
         fall on either side.
     """
     highest = _highest(scores)
-    enough = jnp.cumsum(weigh(highest)) >= goal
+    enough = cumulate(weigh(highest)) >= goal
     return jax.lax.cond(
         enough[-1],
         lambda: highest[jnp.argmax(enough)],
@@ -90,7 +92,7 @@ def _bisect(scores: jax.Array, weigh: Weigh, goal: jax.Array, is_used: jax.Array
 
     lightest = jnp.min(jnp.where(weights > 0, scores, jnp.inf))
     above = _unorder(_order(jnp.max(scores)) + 1)
-    start = (jnp.int32(0), lightest, above, jnp.float32(jnp.inf))
+    start = (jnp.int32(0), lightest, above, jnp.sum(weights))
     return jax.lax.while_loop(is_open, halve, start)[1]
 
 

@@ -45,7 +45,7 @@ def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Ar
         two are not subtracted: fused with the product or not, that would round in two ways, and one
         row could get different tokens in different batches.
     """
-    cumulative = _cumulate(sums)
+    cumulative = cumulate(sums)
     threshold = uniform * cumulative[-1]
     block = _first_with_weight(cumulative > threshold, sums)
     return block, cumulative[block] - sums[block], threshold
@@ -53,7 +53,7 @@ def choose_block(sums: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Ar
 
 def choose_token(weights: jax.Array, before: jax.Array, threshold: jax.Array) -> jax.Array:
     """The index in a block of weights float32 (C,) where the threshold is exceeded."""
-    return _first_with_weight(before + _cumulate(weights) > threshold, weights)
+    return _first_with_weight(before + cumulate(weights) > threshold, weights)
 
 
 def is_usable(sums: jax.Array) -> jax.Array:
@@ -67,7 +67,13 @@ def clip_uniform(uniform: jax.Array) -> jax.Array:
     return jnp.clip(uniform.astype(jnp.float32), 0.0, LARGEST_UNIFORM)
 
 
-def _cumulate(weights: jax.Array) -> jax.Array:
+def draw_uniform(uniform: jax.Array) -> jax.Array:
+    """Uniforms to draw with, as float32 in [0, 1 - 2**-24]; NaN draws as 0."""
+    clipped = clip_uniform(uniform)
+    return jnp.where(jnp.isnan(clipped), 0.0, clipped)
+
+
+def cumulate(weights: jax.Array) -> jax.Array:
     """The cumulative sum, added up in one order on all platforms and in all versions of JAX."""
     return jax.lax.associative_scan(jnp.add, weights)
 

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from speculax.arrays import as_array, check_kind
 from speculax.batching import map_rows
+from speculax.flat_laws import Normalizer, find_entries
 from speculax.inverse_cdf import block_sums
-from speculax.laws import Law, Normalizer, as_law, find_entries
+from speculax.laws import Law, as_law, flat_ids, flat_law_with_settings
 
 
 class LogProbs(NamedTuple):
@@ -49,11 +51,8 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
         >>> [round(x.item(), 3) for x in sx.log_probs(law, jnp.array([0]))]
         [-0.693, 0.0, 0.5]
     """
-    law, tokens = as_law(law), jnp.asarray(tokens)
-    if not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise TypeError(
-            f"tokens must have an integer dtype, got {tokens.dtype} of shape {tokens.shape}."
-        )
+    law, tokens = as_law("law", law), as_array("tokens", tokens)
+    check_kind("tokens", tokens, jnp.integer)
     if tokens.shape != law.shape[:-1]:
         raise ValueError(
             f"tokens must have shape {law.shape[:-1]}, one for each row of the law, got "
@@ -64,28 +63,29 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
 
 @jax.jit
 def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
-    flat, size, lead = law.flatten(), law.size, tokens.shape
+    flat, lead = flat_law_with_settings(law), tokens.shape
     tokens = tokens.reshape(-1).astype(jnp.int32)
     rows = jnp.arange(tokens.shape[0], dtype=jnp.int32)
-    if flat.ids is not None and flat.ids_rows is not None:
-        tokens = find_entries(flat.ids, flat.ids_rows, tokens)
+    ids = flat_ids(law)
+    if ids is not None:
+        tokens = find_entries(ids, rows, tokens)
 
     def total(row: jax.Array, normalizer: Normalizer) -> jax.Array:
-        return jnp.sum(block_sums(flat.read(row, 0, size, normalizer)))
+        return jnp.sum(block_sums(flat.read(row, 0, flat.size, normalizer)))
 
     def read_row(row: jax.Array) -> tuple[Normalizer, jax.Array, jax.Array]:
         prepared = flat.prepare(row)
         whole = total(row, prepared._replace(cutoff=None))
         return prepared, whole, whole if prepared.cutoff is None else total(row, prepared)
 
-    prepared, whole, kept = map_rows(read_row, rows.shape[0])
+    prepared, whole, kept = map_rows(read_row, rows.shape[0], flat)
     scores = flat.scores_at(rows, tokens)
     logs = flat.log_weigh(scores, tokens, rows, prepared)
-    is_token = (tokens >= 0) & (tokens < size)
+    is_token = (tokens >= 0) & (tokens < flat.size)
     is_kept = is_token if prepared.cutoff is None else is_token & (scores >= prepared.cutoff)
     results = LogProbs(
-        before=jnp.where(is_token, logs, -jnp.inf) - jnp.log(whole),
-        after=jnp.where(is_kept, logs, -jnp.inf) - jnp.log(kept),
+        before=jnp.where(is_token, logs, -jnp.inf) - jnp.log(whole * prepared.total),
+        after=jnp.where(is_kept, logs, -jnp.inf) - jnp.log(kept * prepared.total),
         kept_mass=kept / whole,
     )
     return jax.tree.map(lambda x: x.reshape(lead), results)

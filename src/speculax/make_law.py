@@ -1,20 +1,15 @@
 """Laws from probabilities or logits and the settings of requests."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from speculax.laws import Law, Order
-
-SETTINGS = {
-    "temperature": "finite and at least 0",
-    "top_k": "at least 0; 0 keeps all tokens",
-    "top_p": "above 0 and at most 1; 1 keeps all tokens",
-    "min_p": "at least 0 and at most 1; 0 keeps all tokens",
-}
+from speculax.arrays import as_array, check_kind
+from speculax.flat_laws import SETTINGS, Order
+from speculax.laws import Law
 
 
 def law_from_logits(
@@ -30,7 +25,7 @@ def law_from_logits(
     rows: ArrayLike | None = None,
     ids: ArrayLike | None = None,
 ) -> Law:
-    """The laws that a model's logits and the settings of requests define; nothing is computed yet.
+    """The laws that a model's logits and the settings of requests define; no row is read yet.
 
     Verifiers and samplers take them in place of probabilities, and expand one row at a time. What
     is None costs nothing; a row turns a setting off by its neutral value. All values are traced.
@@ -55,8 +50,8 @@ def law_from_logits(
         rows: int (...), which entry of the settings each row uses. Settings then have one entry a
             request, (N,), masks and biases (N, V): for layouts in which a request has several rows.
         ids: int (V,), (B, V) or as `logits`, which token of the target's vocabulary each entry
-            stands for, at most once in a row; -1 for none. For draft laws: sparse ones, and those
-            of drafters with a smaller vocabulary.
+            stands for, at most once in a row; -1 for none, an entry to be given no mass. For draft
+            laws: sparse ones, and those of drafters with a smaller vocabulary.
 
     Returns:
         The laws. In a row whose settings are out of range no token has mass: it is never drawn
@@ -92,7 +87,7 @@ def law_from_probs(
     rows: ArrayLike | None = None,
     ids: ArrayLike | None = None,
 ) -> Law:
-    """The laws that probabilities and the settings of requests define; nothing is computed yet.
+    """The laws that probabilities and the settings of requests define; no row is read yet.
 
     Args:
         probs: floating (..., V); negative entries count as zero. Without mask, bias and settings
@@ -137,8 +132,9 @@ def _make_law(
     rows: ArrayLike | None,
     ids: ArrayLike | None,
 ) -> Law:
-    table = _as_array(name, values, jnp.floating)
-    if table.ndim == 0 or 0 in table.shape[-1:]:
+    table = as_array(name, values)
+    check_kind(name, table, jnp.floating)
+    if table.ndim == 0 or table.shape[-1] == 0:
         raise ValueError(
             f"{name} must have shape (..., V) with V at least 1, got {table.shape}; pass one entry "
             "for each token."
@@ -147,93 +143,66 @@ def _make_law(
         raise ValueError(f'order must be "sequential" or "joint", got {order!r}.')
     lead, size = table.shape[:-1], table.shape[-1]
     if rows is not None:
-        rows = _as_array("rows", rows, jnp.integer)
+        rows = as_array("rows", rows)
+        check_kind("rows", rows, jnp.integer)
         if rows.shape != lead:
             raise ValueError(
                 f"rows must have shape {lead}, that of {name} without its last axis, got "
                 f"{rows.shape}; say for each row which entry of the settings it uses."
             )
 
-    def setting(name: str, value: ArrayLike | None, dtype: type = jnp.float32) -> jax.Array | None:
+    def read(name: str, value: ArrayLike | None, kind: Any, num_entries: int = 0) -> Any:
+        """A setting as an array, its shape checked; masks and the like have a last axis."""
         if value is None:
             return None
-        _check_range(name, value)
-        kind = jnp.integer if dtype is jnp.int32 else jnp.number
-        array = _as_array(name, value, kind).astype(dtype)
-        if rows is not None and array.ndim > 0:
-            _check_prefix(name, array.shape, array.shape[:1])
-            return array[rows]
-        _check_prefix(name, array.shape, lead)
-        return _spread(array, lead)
-
-    def table_setting(
-        name: str, value: ArrayLike | None, kind: type
-    ) -> tuple[jax.Array | None, jax.Array | None]:
-        if value is None:
-            return None, None
-        array = _as_array(name, value, kind)
-        if array.ndim == 0 or array.shape[-1] != size:
+        if name in SETTINGS:
+            _check_range(name, value)
+        array = as_array(name, value)
+        check_kind(name, array, kind)
+        if num_entries and (array.ndim == 0 or array.shape[-1] != num_entries):
             raise ValueError(
-                f"{name} must have {size} entries on its last axis, one for each entry of the "
-                f"law, got shape {array.shape}."
+                f"{name} must have {num_entries} entries on its last axis, one for each entry of "
+                f"{law_name}, got shape {array.shape}."
             )
-        prefix = array.shape[:-1]
-        array = array.reshape(-1, size)
-        if rows is not None and prefix:
-            _check_prefix(name, prefix, prefix[:1])
-            return array, rows.astype(jnp.int32)
-        _check_prefix(name, prefix, lead)
-        numbers = jnp.arange(array.shape[0], dtype=jnp.int32).reshape(prefix)
-        return array, _spread(numbers, lead)
+        prefix = array.shape[:-1] if num_entries else array.shape
+        expected = lead[: len(prefix)] if rows is None else prefix[:1]
+        if prefix != expected:
+            wanted = f"() or the first axes of {lead}" if rows is None else "() or (N,)"
+            raise ValueError(
+                f"{name} has shape {prefix}{' before its entries' if num_entries else ''}, which "
+                f"must be {wanted}, to go with {law_name} of shape {table.shape}; pass one value "
+                "for all rows, or one for each."
+            )
+        return array
 
-    is_logits = name == "logits"
-    mask_table, mask_rows = table_setting("mask", mask, jnp.bool_)
-    bias_table, bias_rows = table_setting("bias", bias, jnp.floating)
-    if bias_table is not None and not is_logits:
-        bias_table = jnp.exp(bias_table.astype(jnp.float32))
-    ids_table, ids_rows = table_setting("ids", ids, jnp.integer)
+    law_name, is_logits = name, name == "logits"
+    added = read("bias", bias, jnp.floating, size)
+    if added is not None and not is_logits:
+        added = jnp.exp(added.astype(jnp.float32))
     return Law(
         table=table,
         is_logits=is_logits,
         order=order,
-        mask=mask_table,
-        mask_rows=mask_rows,
-        bias=bias_table,
-        bias_rows=bias_rows,
-        ids=None if ids_table is None else ids_table.astype(jnp.int32),
-        ids_rows=ids_rows,
-        temperature=setting("temperature", temperature),
-        top_k=setting("top_k", top_k, jnp.int32),
-        top_p=setting("top_p", top_p),
-        min_p=setting("min_p", min_p),
+        mask=read("mask", mask, jnp.bool_, size),
+        bias=added,
+        ids=_cast(read("ids", ids, jnp.integer, size), jnp.int32),
+        temperature=_cast(read("temperature", temperature, jnp.number), jnp.float32),
+        top_k=_cast(read("top_k", top_k, jnp.integer), jnp.int32),
+        top_p=_cast(read("top_p", top_p, jnp.number), jnp.float32),
+        min_p=_cast(read("min_p", min_p, jnp.number), jnp.float32),
+        rows=_cast(rows, jnp.int32),
     )
 
 
-def _as_array(name: str, values: ArrayLike, kind: type) -> jax.Array:
-    array = values if isinstance(values, jax.Array) else np.asarray(values)
-    if not jnp.issubdtype(array.dtype, kind):
-        words = {
-            jnp.floating: "a floating-point",
-            jnp.integer: "an integer",
-            jnp.bool_: "a boolean",
-            jnp.number: "a numeric",
-        }[kind]
-        raise TypeError(
-            f"{name} must have {words} dtype, got {array.dtype} of shape {array.shape}; cast it "
-            "with astype if its values mean what they should."
-        )
-    if isinstance(array, np.ndarray) and array.dtype == np.int64:
-        array = np.clip(array, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)
-    return jnp.asarray(array)
+def _cast(array: jax.Array | None, dtype: Any) -> jax.Array | None:
+    return None if array is None else array.astype(dtype)
 
 
-def is_in_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Which values of a setting mean something; NaN does not."""
-    if name == "temperature":
-        return (values >= 0) & (values < np.inf)
-    if name == "top_p":
-        return (values > 0) & (values <= 1)
-    return (values >= 0) & ((values <= 1) | (name != "min_p"))
+def _is_in_range(name: str, values: np.ndarray) -> np.ndarray:
+    """Which values of a setting mean something, in the precision they are used in."""
+    with np.errstate(over="ignore"):
+        values = values if name == "top_k" else values.astype(np.float32)
+    return SETTINGS[name].holds(values)
 
 
 def _check_range(name: str, value: ArrayLike) -> None:
@@ -241,19 +210,7 @@ def _check_range(name: str, value: ArrayLike) -> None:
     if isinstance(value, jax.Array):
         return
     array = np.asarray(value)
-    is_wrong = ~is_in_range(name, array) if array.dtype.kind in "iuf" else np.bool_(False)
+    is_wrong = ~_is_in_range(name, array) if array.dtype.kind in "iuf" else np.bool_(False)
     if is_wrong.any():
-        raise ValueError(f"{name} must be {SETTINGS[name]}, got {array[is_wrong].flat[0].item()}.")
-
-
-def _check_prefix(name: str, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
-    if shape != lead[: len(shape)]:
-        raise ValueError(
-            f"{name} has leading shape {shape}, which must be () or begin like {lead}, the leading "
-            "shape of the law; pass one value for all rows, or one a batch row."
-        )
-
-
-def _spread(array: jax.Array, lead: tuple[int, ...]) -> jax.Array:
-    """Repeat an array along the leading axes it lacks."""
-    return jnp.broadcast_to(array.reshape(array.shape + (1,) * (len(lead) - array.ndim)), lead)
+        wrong = array[is_wrong].flat[0].item()
+        raise ValueError(f"{name} must be {SETTINGS[name].words}, got {wrong}.")

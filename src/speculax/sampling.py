@@ -1,5 +1,6 @@
 """Tokens from laws: by uniforms that the caller supplies, or by a key."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax import blocks
+from speculax.arrays import as_array, check_kind
 from speculax.batching import map_rows
-from speculax.inverse_cdf import block_sums, choose_block, choose_token, clip_uniform, is_usable
-from speculax.laws import Law, TargetLaw, as_law, flat_law
+from speculax.flat_laws import TargetLaw
+from speculax.inverse_cdf import choose_block, choose_token, draw_uniform, is_usable
+from speculax.laws import Law, as_law, flat_law, tokens_of
 from speculax.types import NO_TOKEN
 
 
@@ -46,17 +49,18 @@ def sample(
         >>> sample(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.0, 0.9]]), jnp.array([0.5, 0.5])).tolist()
         [1, 2]
     """
-    law = as_law(law)
+    law = as_law("law", law)
     lead = law.shape[:-1]
     if uniforms is not None and key is None:
-        uniforms = array = jnp.asarray(uniforms)
-        if array.shape != lead:
+        uniforms = as_array("uniforms", uniforms)
+        check_kind("uniforms", uniforms, jnp.floating)
+        if uniforms.shape != lead:
             raise ValueError(
-                f"uniforms must have shape {lead}, one for each row of the law, got {array.shape}."
+                f"uniforms must have shape {lead}, one for each row of the law, got "
+                f"{uniforms.shape}."
             )
     elif key is not None and uniforms is None:
-        is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        key = key if is_typed else jax.random.wrap_key_data(key)
+        key = _as_key(key)
         if key.shape not in ((), lead):
             raise ValueError(
                 f"key must be one key or have shape {lead}, one for each row of the law, got "
@@ -69,17 +73,15 @@ def sample(
 
 @jax.jit
 def _sample(law: Law, uniforms: jax.Array | None, key: jax.Array | None) -> jax.Array:
-    flat, lead = flat_law(law), law.shape[:-1]
+    lead = law.shape[:-1]
     if uniforms is not None:
         block_uniforms, token_uniforms = uniforms.reshape(-1), None
     else:
         assert key is not None
-        pairs = _pairs_of_uniforms(key, lead).reshape(-1, 2)
+        pairs = _pairs_of_uniforms(key, lead)
         block_uniforms, token_uniforms = pairs[:, 0], pairs[:, 1]
-    tokens = draw_rows(flat, block_uniforms, token_uniforms).reshape(lead)
-    if law.ids is None or law.ids_rows is None:
-        return tokens
-    return jnp.where(tokens >= 0, law.ids[law.ids_rows, tokens], NO_TOKEN)
+    entries = draw_rows(flat_law(law), block_uniforms, token_uniforms)
+    return tokens_of(law, entries.reshape(lead))
 
 
 def draw_rows(
@@ -87,18 +89,13 @@ def draw_rows(
 ) -> jax.Array:
     """One token for each row of a flat law, int32 (R,)."""
     rows = jnp.arange(block_uniforms.shape[0], dtype=jnp.int32)
-    sums = map_rows(partial(sum_row, law), rows.shape[0])
+    sums = map_rows(law.sum_blocks, rows.shape[0], law)
     return jax.vmap(partial(choose_from, law))(rows, sums, block_uniforms, token_uniforms)
 
 
 def draw_row(law: TargetLaw, row: jax.Array, uniform: jax.Array) -> jax.Array:
     """One token of one row of a flat law, int32 ()."""
-    return choose_from(law, row, sum_row(law, row), uniform, None)
-
-
-def sum_row(law: TargetLaw, row: jax.Array) -> tuple[Any, jax.Array]:
-    """What must be known of a row to draw from it, and its block sums."""
-    return law.measure(row, block_sums)
+    return choose_from(law, row, law.sum_blocks(row), uniform, None)
 
 
 def choose_from(
@@ -113,33 +110,34 @@ def choose_from(
     Args:
         law: The law.
         row: int32 (), which row of it.
-        row_sums: From `sum_row`.
+        row_sums: From `law.sum_blocks`.
         block_uniform: floating (), chooses the block, and the token in it too if there is no other.
         token_uniform: floating (), chooses the token inside the block.
     """
     prepared, sums = row_sums
-    block, before, threshold = choose_block(sums, _as_uniform(block_uniform))
+    block, before, threshold = choose_block(sums, draw_uniform(block_uniform))
     start, width, is_inside = blocks.locate(block, law.size)
     weights = jnp.where(is_inside, law.read(row, start, width, prepared), 0.0)
     if token_uniform is None:
         inside = choose_token(weights, before, threshold)
     else:
-        inside = choose_block(weights, token_uniform)[0]
+        inside = choose_block(weights, token_uniform)[0]  # as if tokens were blocks
     return jnp.where(is_usable(sums), start + inside, NO_TOKEN)
 
 
-def _as_uniform(uniform: jax.Array) -> jax.Array:
-    clipped = clip_uniform(uniform)
-    return jnp.where(jnp.isnan(clipped), 0.0, clipped)
+def _as_key(key: jax.Array) -> jax.Array:
+    """A typed key, of a typed or an old one."""
+    key = jnp.asarray(key)
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    check_kind("key", key, jnp.unsignedinteger)
+    return jax.random.wrap_key_data(key)
 
 
 def _pairs_of_uniforms(key: jax.Array, lead: tuple[int, ...]) -> jax.Array:
-    """float32 (*lead, 2), multiples of 2**-24 in [0, 1)."""
+    """Two for each row, float32 (R, 2), multiples of 2**-24 in [0, 1)."""
     if key.shape == lead:
-        draw = lambda key: jax.random.bits(key, (2,), jnp.uint32)
-        for _ in lead:
-            draw = jax.vmap(draw)
-        bits = draw(key)
+        bits = jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(key.reshape(-1))
     else:
-        bits = jax.random.bits(key, (*lead, 2), jnp.uint32)
+        bits = jax.random.bits(key, (math.prod(lead), 2), jnp.uint32)
     return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)

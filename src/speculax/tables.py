@@ -6,22 +6,38 @@ import jax.numpy as jnp
 
 def gather(table: jax.Array, rows: jax.Array, tokens: jax.Array) -> jax.Array:
     """Entries of `table` (R, V) as float32; an id outside the vocabulary reads the nearest."""
-    tokens = jnp.clip(tokens, 0, table.shape[1] - 1)
-    return _as_float32(_as_bits(table)[rows, tokens], table.dtype)
+    dtype, tokens = table.dtype, jnp.clip(tokens, 0, table.shape[1] - 1)
+    table, rows = _keep_in_place(table, rows)
+    return _as_float32(_as_bits(table)[rows, tokens], dtype)
 
 
 def cut(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
     """A piece of one row of `table` (R, V) as float32 (size,)."""
     dtype = table.dtype
-    if dtype.itemsize < 4:
-        # Else XLA moves the change to bits, of the whole table, out of the loop over rows.
-        table, row = jax.lax.optimization_barrier((table, row))
+    table, row = _keep_in_place(table, row)
     return _as_float32(cut_raw(_as_bits(table), row, start, size), dtype)
+
+
+def pick(values: jax.Array, rows: jax.Array) -> jax.Array:
+    """Entries of `values` (R,).
+
+    A single one by a slice: an index would not pass through `cond` under `shard_map` and `vmap`.
+    """
+    if jnp.ndim(rows) > 0:
+        return values[rows]
+    return jax.lax.dynamic_slice(values, (rows,), (1,)).reshape(())
 
 
 def cut_raw(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
     """A piece of one row of `table` (R, V) in the table's own type."""
     return jax.lax.dynamic_slice(table, (row, jnp.int32(start)), (1, size))[0]
+
+
+def _keep_in_place(table: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keep XLA from moving the change to bits, of the whole table, out of a loop over rows."""
+    if table.dtype.itemsize >= 4:
+        return table, rows
+    return jax.lax.optimization_barrier((table, rows))
 
 
 def _as_bits(table: jax.Array) -> jax.Array:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.batching import map_rows, vary_with
-from speculax.laws import DraftLaw, Law, TargetLaw
+from speculax.flat_laws import DraftLaw, TargetLaw
+from speculax.laws import Law
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import (
@@ -24,7 +25,7 @@ from speculax.verify.step import (
     StepLaw,
     count_accepted,
     draw_verdict,
-    normalize_prefix,
+    read_draft,
     sum_weights,
 )
 
@@ -73,8 +74,8 @@ def verify_block(
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
     Example:
-        The second token fails in any case, but the first, which token verification refuses at 0.9,
-        may well be kept with it if the second is likelier than drafted.
+        Token verification refuses the first token at 0.9; block verification keeps it, because the
+        second is likelier than drafted.
 
         >>> import jax.numpy as jnp
         >>> draft = jnp.array([[[0.5, 0.5], [0.5, 0.5]]])
@@ -98,18 +99,25 @@ def _verify_block(arguments: Arguments) -> Verdict:
 
 
 def block_verdict(step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]) -> Verdict:
-    """Normalise what is needed, plan, and draw."""
-    target, draft = normalize_prefix(step, target, draft, _advance)
-    plan, sums = plan_block(step, target, draft)
+    """Read what is needed, plan, and draw."""
+    target, draft, p, q = read_draft(step, target, draft, _advance)
+    plan, sums = plan_block(step, target, draft, p, q)
     return draw_verdict(step, plan, target, draft, sums)
 
 
 def plan_block(
-    step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]
+    step: Step,
+    target: StepLaw[TargetLaw],
+    draft: StepLaw[DraftLaw],
+    p: jax.Array,
+    q: jax.Array,
 ) -> tuple[Plan, jax.Array]:
-    """Test the prefixes of each draft; also the block sums of what is to be drawn from."""
+    """Test the prefixes of each draft; also the block sums of what is to be drawn from.
+
+    p is the target's probability of each draft token, q the draft's; they may be NaN after a prefix
+    that cannot be held.
+    """
     batch, length = step.tokens.shape
-    p, q = target.at(step.tokens), draft.at(step.tokens)
     # Where a draft token cannot be judged, the draft ends.
     end = count_accepted(step.is_token & ~jnp.isnan(p) & ~jnp.isnan(q))
     held = _prefix_probabilities(p, q)
@@ -133,7 +141,7 @@ def plan_block(
             holds = (i == last) | (weight == 1.0) | passed | ~jnp.isfinite(mass)
             return jnp.where(holds, i, next_below(i)), holds, sums
 
-        blank = jnp.zeros(jax.eval_shape(lambda: sum_weights(*first)).shape)
+        blank = jnp.zeros(jax.eval_shape(lambda: sum_weights(*first)).shape, jnp.float32)
         start = next_below(jnp.int32(length + 1)), jnp.bool_(False), blank
         start = vary_with(start, (step, target, draft))
         i_held, _, sums = jax.lax.while_loop(lambda carry: ~carry[1], judge, start)
@@ -141,7 +149,7 @@ def plan_block(
 
     zero = jnp.int32(0)
     first = target, draft, zero, zero, jnp.bool_(False), held[0, 0]
-    num_accepted, sums = map_rows(judge_row, batch)
+    num_accepted, sums = map_rows(judge_row, batch, (step, target, draft))
     weight = jnp.take_along_axis(held, num_accepted[:, None], axis=1)[:, 0]
     return Plan(num_accepted, num_accepted < end, weight), sums
 
@@ -153,15 +161,15 @@ def _prefix_probabilities(p: jax.Array, q: jax.Array) -> jax.Array:
         held = _extend(held, *ratio)
         return held, held
 
-    first = vary_with(jnp.ones(p.shape[0], jnp.float32), (p, q)) if p.size else jnp.ones(len(p))
+    first = vary_with(jnp.ones(p.shape[0], jnp.float32), (p, q))
     rest = jax.lax.scan(extend, first, (p.T, q.T))[1]
     return jnp.concatenate([first[:, None], rest.T], axis=1)
 
 
 def _extend(held: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
-    """P_i from P_{i-1}; never infinity less infinity, or zero times infinity."""
-    by_chance = (held > 0) & (p > 0)
-    return jnp.where(q > 0, jnp.minimum(held * p / q, 1.0), by_chance.astype(jnp.float32))
+    """P_i from P_{i-1}: min(1, P_{i-1} * p / q), without a division by 0."""
+    reached = held * p
+    return jnp.where(reached < q, reached / q, (reached > 0).astype(jnp.float32))
 
 
 def _advance(

@@ -1,11 +1,12 @@
 """An eager check of what a verifier cannot check inside `jit`: the values it is given."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from speculax.laws import Law, as_law, flat_draft_law
-from speculax.make_law import SETTINGS, is_in_range
+from speculax.flat_laws import SETTINGS
+from speculax.laws import Law, as_law, flat_draft_law, flat_law_with_settings
 from speculax.verify.inputs import as_arguments
 
 # Rows of bfloat16 probabilities are off by up to 0.5 %.
@@ -67,10 +68,10 @@ def check_inputs(
         problems.add(name, uniforms, is_wrong, "a number in [0, 1)", hint)
 
     is_read = np.arange(length + 1) <= lengths[:, None]
-    problems.add_law("target_probs", as_law(arguments.target_probs), is_read)
+    problems.add_law("target_probs", as_law("target_probs", arguments.target_probs), is_read)
 
     if arguments.draft_probs is not None:
-        draft = as_law(arguments.draft_probs)
+        draft = as_law("draft_probs", arguments.draft_probs)
         problems.add_law("draft_probs", draft, is_drafted)
         ids = np.clip(tokens, 0, vocab_size - 1).astype(np.int32)
         chosen = _probabilities(draft, ids)
@@ -89,11 +90,10 @@ def _probabilities(law: Law, ids: np.ndarray) -> np.ndarray:
     """The probability of each id (B, G) in its row."""
     if ids.size == 0:
         return np.ones(ids.shape)
-    normalized = law.normalize()
+    flat = flat_draft_law(law.normalize())
     rows = jnp.arange(ids.size, dtype=jnp.int32)
-    normalizers = normalized.flatten().normalizers
-    probs = flat_draft_law(normalized).at(rows, jnp.asarray(ids.ravel()), normalizers)
-    return np.asarray(probs).reshape(ids.shape)
+    normalizers = jax.vmap(flat.normalizer)(rows)
+    return np.asarray(flat.at(rows, jnp.asarray(ids.ravel()), normalizers)).reshape(ids.shape)
 
 
 class _Problems:
@@ -114,27 +114,25 @@ class _Problems:
             )
 
     def add_law(self, name: str, law: Law, is_read: np.ndarray) -> None:
-        for setting in SETTINGS:
-            values = getattr(law, setting)
-            if values is not None:
-                is_wrong = is_read & ~is_in_range(setting, np.asarray(values))
-                self.add(f"the {setting} of {name}", values, is_wrong, SETTINGS[setting], "clip it")
         table = np.asarray(law.table, np.float64)
-        if law.is_logits:
-            is_wrong = is_read[:, :, None] & (np.isnan(table) | np.isposinf(table))
-            hint = "look for NaN in the model"
-            self.add(f"the logits of {name}", table, is_wrong, "a finite logit or -inf", hint)
-            largest = table.max(axis=2)
+        if not law.is_logits:
+            return self.add_rows(name, table, is_read)
+        is_wrong = is_read[:, :, None] & (np.isnan(table) | np.isposinf(table))
+        hint = "look for NaN in the model"
+        self.add(f"the logits of {name}", table, is_wrong, "a finite logit or -inf", hint)
+        flat = flat_law_with_settings(law)
+        for setting, (holds, words) in SETTINGS.items():
+            values = getattr(flat, setting)
+            if values is not None:
+                values = np.asarray(values).reshape(is_read.shape)
+                is_wrong = is_read & ~holds(values)
+                self.add(f"the {setting} of {name}", values, is_wrong, words, "change the setting")
+        if not self.lines:
+            totals = np.asarray(jax.vmap(flat.normalizer)(jnp.arange(flat.num_rows)).total)
+            is_wrong = is_read & ~(totals.reshape(is_read.shape) > 0)
             hint = "allow at least one token"
-            self.add(
-                f"the largest logit of {name}",
-                largest,
-                is_read & np.isneginf(largest),
-                "a finite logit",
-                hint,
-            )
-        else:
-            self.add_rows(name, table, is_read)
+            self.add(f"the mass of {name}", totals.reshape(is_read.shape), is_wrong, "some", hint)
+        return None
 
     def add_rows(self, name: str, probs: np.ndarray, is_read: np.ndarray) -> None:
         is_negative = is_read[:, :, None] & (probs < 0)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.coupling import as_keys, coupled_token
-from speculax.laws import Law, as_law
+from speculax.flat_laws import FlatLaw
+from speculax.laws import Law, as_law, flat_law_with_settings
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import Step, StepLaw, follow_target
@@ -63,7 +64,7 @@ def verify_coupled(
     arguments = as_arguments(draft_tokens, None, target, None, None, draft_lengths, "target")
     batch = arguments.draft_tokens.shape[0]
     seeds, positions = (
-        as_keys(name, values, (batch,), (batch,))
+        as_keys(name, values, (batch,))
         for name, values in (("seeds", seeds), ("positions", positions))
     )
     return _verify_coupled(arguments, seeds, positions)
@@ -72,17 +73,17 @@ def verify_coupled(
 @jax.jit
 def _verify_coupled(arguments: Arguments, seeds: jax.Array, positions: jax.Array) -> Verdict:
     step, target, _ = read_arguments(arguments)
-    law = as_law(arguments.target_probs).flatten()
+    law = flat_law_with_settings(as_law("target", arguments.target_probs))
     return coupled_verdict(step, StepLaw(law, target.rows), seeds, positions)
 
 
 def coupled_verdict(
-    step: Step, target: StepLaw[Law], seeds: jax.Array, positions: jax.Array
+    step: Step, target: StepLaw[FlatLaw], seeds: jax.Array, positions: jax.Array
 ) -> Verdict:
     """Compare the draft tokens with coupled draws from the target."""
 
-    def draw(b: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def draw(b: jax.Array, i: jax.Array) -> jax.Array:
         position = positions[b] + i.astype(jnp.uint32)
-        return coupled_token(target.law, target.pick(b, i)[0], seeds[b], position), jnp.bool_(True)
+        return coupled_token(target.law, target.pick(b, i)[0], seeds[b], position)
 
     return follow_target(step, target, draw)

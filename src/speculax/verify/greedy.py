@@ -6,11 +6,11 @@ Reads the target rows up to the first that disagrees once, and no draft law.
 """
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import Law, TargetLaw, argmax_row
-from speculax.types import NO_TOKEN, Verdict
+from speculax.flat_laws import TargetLaw, argmax_row
+from speculax.laws import Law
+from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import Step, StepLaw, follow_target
 
@@ -33,10 +33,10 @@ def verify_greedy(
     Args:
         draft_tokens: int (B, G), token i of row b, proposed by the drafter. An id outside [0, V)
             fails.
-        draft_probs: floating (B, G, V) or None; not used.
-        target_probs: floating (B, G+1, V), the target's law at the same position; row G is the law
-            after the last draft token. Rows need not sum to one, but logits will not do: negative
-            entries count as zero.
+        draft_probs: floating (B, G, V), `Law` or None; not used.
+        target_probs: floating (B, G+1, V) or `Law`, the target's law at the same position; row G is
+            the law after the last draft token. Rows need not sum to one, but of an array negative
+            entries count as zero: pass logits as a law.
         accept_uniforms: floating (B, G); not used.
         sample_uniforms: floating (B,); not used.
         draft_lengths: int (B,), how many draft tokens each row has (0 allowed); None means G. What
@@ -66,9 +66,4 @@ def _verify_greedy(arguments: Arguments) -> Verdict:
 
 def greedy_verdict(step: Step, target: StepLaw[TargetLaw]) -> Verdict:
     """Compare the draft tokens with the likeliest ones; a row is read only if it is got to."""
-
-    def likeliest(b: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
-        token, has_mass = argmax_row(target.law, target.pick(b, i)[0])
-        return jnp.where(has_mass, token, NO_TOKEN), jnp.bool_(True)
-
-    return follow_target(step, target, likeliest)
+    return follow_target(step, target, lambda b, i: argmax_row(target.law, target.pick(b, i)[0]))

@@ -1,26 +1,18 @@
 """What chain verifiers are given: shapes checked, and brought into one form."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from speculax.inverse_cdf import clip_uniform
-from speculax.laws import (
-    DraftLaw,
-    Law,
-    PointMass,
-    TargetLaw,
-    as_law,
-    flat_draft_law,
-    flat_law,
-)
+from speculax.arrays import as_array, check_kind
+from speculax.flat_laws import DraftLaw, PointMass, TargetLaw
+from speculax.inverse_cdf import clip_uniform, draw_uniform
+from speculax.laws import Law, as_law, flat_draft_law, flat_law
 from speculax.types import NO_TOKEN
 from speculax.verify.step import Step, StepLaw, ids_below, widen
-
-IDS, REALS = (jnp.integer, "an integer"), (jnp.floating, "a floating-point")
 
 
 class Arguments(NamedTuple):
@@ -51,12 +43,7 @@ def as_arguments(
         ValueError: If a rank or a size is wrong.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    target = as_array_or_law(target_name, target_probs)
-    if isinstance(target, Law) and target.ids is not None:
-        raise ValueError(
-            f"{target_name} must be a law over the whole vocabulary, got one with ids; only the "
-            "draft's laws may leave tokens out."
-        )
+    target = as_target(target_name, target_probs)
     shape = target.shape
     if len(shape) != 3 or 0 in shape:
         raise ValueError(
@@ -64,62 +51,82 @@ def as_arguments(
             "one row of probabilities for each draft token and one for the bonus token."
         )
     batch, length, vocab_size = shape[0], shape[1] - 1, shape[2]
-    draft = None if draft_probs is None else as_array_or_law("draft_probs", draft_probs)
     if accept_uniforms is None:
         accept_uniforms = jnp.zeros((batch, length), jnp.float32)
     if sample_uniforms is None:
         sample_uniforms = jnp.zeros((batch,), jnp.float32)
     arguments = Arguments(
         as_array("draft_tokens", draft_tokens),
-        draft,
+        as_draft("draft_probs", draft_probs),
         target,
         as_array("accept_uniforms", accept_uniforms),
         as_array("sample_uniforms", sample_uniforms),
         None if draft_lengths is None else as_array("draft_lengths", draft_lengths),
     )
-    draft_size = vocab_size
-    if isinstance(draft, Law) and draft.ids is not None:
-        draft_size = draft.size
+    draft_size = num_draft_entries(arguments.draft_probs, vocab_size)
     check_arrays(
-        arguments._asdict(),
         {
-            "draft_tokens": ("(B, G)", (batch, length), IDS),
-            "draft_probs": ("(B, G, V)", (batch, length, draft_size), REALS),
-            "target_probs": ("(B, G+1, V)", shape, REALS),
-            "accept_uniforms": ("(B, G)", (batch, length), REALS),
-            "sample_uniforms": ("(B,)", (batch,), REALS),
-            "draft_lengths": ("(B,)", (batch,), IDS),
+            "draft_tokens": (arguments.draft_tokens, "(B, G)", (batch, length), jnp.integer),
+            "draft_probs": (
+                *(arguments.draft_probs, "(B, G, V)"),
+                *((batch, length, draft_size), jnp.floating),
+            ),
+            target_name: (target, "(B, G+1, V)", shape, jnp.floating),
+            "accept_uniforms": (arguments.accept_uniforms, "(B, G)", (batch, length), jnp.floating),
+            "sample_uniforms": (arguments.sample_uniforms, "(B,)", (batch,), jnp.floating),
+            "draft_lengths": (arguments.draft_lengths, "(B,)", (batch,), jnp.integer),
         },
         f"{target_name} of shape {shape}",
     )
     return arguments
 
 
+def as_target(name: str, law: ArrayLike | Law) -> jax.Array | Law:
+    """Probabilities as an array, a law as it is.
+
+    Raises:
+        ValueError: If it is a law on some of the tokens.
+        TypeError: If it is neither.
+    """
+    if not isinstance(law, Law):
+        return as_array(name, law)
+    if law.ids is not None:
+        raise ValueError(
+            f"{name} must be a law over the whole vocabulary, got one with ids; only the draft's "
+            "laws may leave tokens out."
+        )
+    return law
+
+
+def as_draft(name: str, law: ArrayLike | Law | None) -> jax.Array | Law | None:
+    """Probabilities as an array, a law as it is, None as None."""
+    return law if law is None or isinstance(law, Law) else as_array(name, law)
+
+
+def num_draft_entries(law: jax.Array | Law | None, vocab_size: int) -> int:
+    """How many entries a row of the draft's laws must have."""
+    return law.size if isinstance(law, Law) and law.ids is not None else vocab_size
+
+
 def check_arrays(
-    arrays: dict[str, jax.Array | Law | None],
-    expected: dict[str, tuple[str, tuple[int, ...], tuple[Any, str]]],
-    companion: str,
+    expected: dict[str, tuple[jax.Array | Law | None, str, tuple[int, ...], Any]], companion: str
 ) -> None:
-    """Check shapes and dtypes by name; what is None is left out.
+    """Check arrays, by name, for the shape, in letters and numbers, and the kind expected of them.
 
     Raises:
         ValueError: If a shape is not the one expected.
         TypeError: If a dtype is of the wrong kind.
     """
-    for name, array in arrays.items():
+    for name, (array, letters, shape, kind) in expected.items():
         if array is None:
             continue
-        letters, wanted, (kind, words) = expected[name]
-        if array.shape != wanted:
+        if array.shape != shape:
             raise ValueError(
-                f"{name} must have shape {letters} = {wanted} to go with {companion}, got "
+                f"{name} must have shape {letters} = {shape} to go with {companion}, got "
                 f"{array.shape}; check the batch size, draft length and vocabulary."
             )
-        if not isinstance(array, Law) and not jnp.issubdtype(array.dtype, kind):
-            raise TypeError(
-                f"{name} must have {words} dtype, got {array.dtype} of shape {array.shape}; check "
-                "the order of the arguments, or cast with astype."
-            )
+        if not isinstance(array, Law):
+            check_kind(name, array, kind)
 
 
 def read_arguments(
@@ -141,61 +148,32 @@ def make_step(
     tokens: jax.Array, lengths: jax.Array, accept_uniforms: jax.Array, sample_uniforms: jax.Array
 ) -> Step:
     """The step with its uniforms in contract."""
-    uniforms = clip_uniform(sample_uniforms)
-    return Step(
-        tokens=tokens,
-        lengths=lengths,
-        accept_uniforms=clip_uniform(accept_uniforms),
-        sample_uniforms=jnp.where(jnp.isnan(uniforms), 0.0, uniforms),
-    )
+    return Step(tokens, lengths, clip_uniform(accept_uniforms), draw_uniform(sample_uniforms))
 
 
 def target_rows(law: Law | jax.Array) -> StepLaw[TargetLaw]:
     """The target's laws (B, G+1, V) of a step."""
-    flat = flat_law(as_law(law))
-    return StepLaw(
-        flat, jnp.arange(law.shape[0] * law.shape[1], dtype=jnp.int32).reshape(law.shape[:2])
-    )
+    return StepLaw(flat_law(as_law("target_probs", law)), _number(law.shape[:2]))
 
 
-def draft_rows(tokens: jax.Array, law: Law | jax.Array | None) -> StepLaw[DraftLaw]:
-    """The draft's laws (B, G, V) of a step, or point masses on the draft tokens (B, G) for None."""
-    batch, length = tokens.shape
-    if length == 0:  # nothing will be subtracted
-        return StepLaw(
-            PointMass(jnp.array([NO_TOKEN], jnp.int32)), jnp.zeros((batch, 1), jnp.int32)
-        )
-    flat = PointMass(tokens.reshape(-1)) if law is None else flat_draft_law(as_law(law))
-    return StepLaw(flat, jnp.arange(batch * length, dtype=jnp.int32).reshape(batch, length))
+def draft_rows(
+    tokens: jax.Array, law: Law | jax.Array | None, rows: jax.Array | None = None
+) -> StepLaw[DraftLaw]:
+    """The draft's laws of a step, or point masses on the draft tokens for None.
 
-
-def as_array_or_law(name: str, values: ArrayLike | Law) -> jax.Array | Law:
-    """Like `as_array`, but a law stays as it is."""
-    return values if isinstance(values, Law) else as_array(name, values)
-
-
-def as_array(name: str, values: ArrayLike) -> jax.Array:
-    """An array of its own dtype.
-
-    Raises:
-        TypeError: If it is none.
+    Args:
+        tokens: int32, the draft tokens as the laws' rows: (B, G), or in `rows`' numbering.
+        law: (B, G, V), or (T, V) with `rows`.
+        rows: int32 (B, G), the row of each position; None if they are in order.
     """
-    if isinstance(values, jax.Array):
-        return values
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        array = np.asarray(None)  # a ragged list
-    if array.dtype == object:
-        raise TypeError(
-            f"{name} must be an array of numbers, got {type(values).__name__} that is none; pass a "
-            "NumPy or JAX array, or nested lists of equal lengths."
-        )
-    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-        # Without jax_enable_x64 these would wrap around, perhaps into the vocabulary.
-        limits = np.iinfo(np.int32)
-        array = np.minimum(array, limits.max)
-        if array.dtype.kind == "i":
-            array = np.maximum(array, limits.min)
-        array = array.astype(np.int32)
-    return jnp.asarray(array)
+    rows = _number(tokens.shape) if rows is None else rows
+    if rows.shape[1] == 0:  # nothing will be subtracted
+        nothing = jnp.array([NO_TOKEN], jnp.int32)
+        return StepLaw(PointMass(nothing), jnp.zeros((rows.shape[0], 1), jnp.int32))
+    if law is None:
+        return StepLaw(PointMass(tokens.reshape(-1)), rows)
+    return StepLaw(flat_draft_law(as_law("draft_probs", law)), rows)
+
+
+def _number(shape: tuple[int, ...]) -> jax.Array:
+    return jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)

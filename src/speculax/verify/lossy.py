@@ -5,21 +5,26 @@ their edges, and emit at least one token a step, drawn from the target.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from speculax.arrays import as_array, check_kind
 from speculax.batching import map_rows, vary_with
+from speculax.flat_laws import PointMass, TargetLaw
 from speculax.inverse_cdf import block_sums
-from speculax.laws import Law, PointMass, TargetLaw
+from speculax.laws import Law
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import Plan, Step, StepLaw, count_accepted, draw_verdict
 
-# Whether the draft token (row of the target, token, uniform, place) passes.
-Test = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+SHARE = (lambda x: (x > 0) & (x <= 1)), "above 0 and at most 1"
+
+# Whether a draft token passes: of (row of the target, token, uniform).
+Test = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def verify_lossy_typical(
@@ -58,12 +63,12 @@ def verify_lossy_typical(
         ValueError: If shapes disagree, or epsilon or delta are numbers out of range.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    _check("epsilon", epsilon, (), 0.0, 1.0)
-    _check("delta", delta, (), 0.0, np.inf)
+    _check("epsilon", epsilon, *SHARE)
+    _check("delta", delta, lambda x: x > 0, "above 0")
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_typical(arguments, _as_float(epsilon), _as_float(delta))
+    return _verify_typical(arguments, _as_float("epsilon", epsilon), _as_float("delta", delta))
 
 
 def verify_lossy_thresholds(
@@ -77,7 +82,10 @@ def verify_lossy_thresholds(
     threshold_single: ArrayLike = 1.0,
     threshold_acc: ArrayLike = 1.0,
 ) -> Verdict:
-    """Two thresholds on the target's probability, as SGLang's rule for chains of drafts.
+    """Two thresholds on the target's probability.
+
+    SGLang's `speculative_accept_threshold_single` and `speculative_accept_threshold_acc` (its
+    kernel for tree speculative sampling from the target alone), for chains of drafts.
 
     Draft token x passes when `accept_uniforms[b, i] * threshold_acc < target(x)`, or when target(x)
     is `threshold_single` or more. After a failure the next token is drawn from the target's row
@@ -101,12 +109,16 @@ def verify_lossy_thresholds(
         ValueError: If shapes disagree, or a threshold is a number out of range.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    _check("threshold_single", threshold_single, (), 0.0, 1.0)
-    _check("threshold_acc", threshold_acc, (), 0.0, 1.0)
+    _check("threshold_single", threshold_single, *SHARE)
+    _check("threshold_acc", threshold_acc, *SHARE)
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_thresholds(arguments, _as_float(threshold_single), _as_float(threshold_acc))
+    return _verify_thresholds(
+        arguments,
+        _as_float("threshold_single", threshold_single),
+        _as_float("threshold_acc", threshold_acc),
+    )
 
 
 def verify_lossy_top_k(
@@ -141,12 +153,11 @@ def verify_lossy_top_k(
         ValueError: If shapes disagree, or k is a number below 1.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    if not isinstance(k, jax.Array) and np.asarray(k) < 1:
-        raise ValueError(f"k must be at least 1, got {k}.")
+    _check("k", k, lambda x: x >= 1, "at least 1", kind=jnp.integer)
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_top_k(arguments, jnp.asarray(k, jnp.int32))
+    return _verify_top_k(arguments, as_array("k", k).astype(jnp.int32))
 
 
 def verify_lossy_synthetic(
@@ -194,8 +205,9 @@ def verify_lossy_synthetic(
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    _check("rates", rates, arguments.draft_tokens.shape[1:], -1e-30, 1.0)
-    return _verify_synthetic(arguments, _as_float(rates))
+    shape = arguments.draft_tokens.shape[1:]
+    _check("rates", rates, lambda x: (x >= 0) & (x <= 1), "from 0 to 1", shape)
+    return _verify_synthetic(arguments, _as_float("rates", rates))
 
 
 @jax.jit
@@ -203,7 +215,7 @@ def _verify_typical(arguments: Arguments, epsilon: jax.Array, delta: jax.Array) 
     step, target, _ = read_arguments(arguments)
     law = target.law
 
-    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array, i: jax.Array) -> jax.Array:
+    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array) -> jax.Array:
         normalizer = law.normalizer(row)
         probs = law.read(row, 0, law.size, normalizer)
         logs = jnp.log(jnp.where(probs > 0, probs, 1.0))
@@ -221,7 +233,7 @@ def _verify_thresholds(
     step, target, _ = read_arguments(arguments)
     law = target.law
 
-    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array, i: jax.Array) -> jax.Array:
+    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array) -> jax.Array:
         p = law.at(row, token, law.normalizer(row))
         return (uniform * threshold_acc < p) | ((p >= threshold_single) & ~jnp.isnan(uniform))
 
@@ -233,7 +245,7 @@ def _verify_top_k(arguments: Arguments, k: jax.Array) -> Verdict:
     step, target, _ = read_arguments(arguments)
     law = target.law
 
-    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array, i: jax.Array) -> jax.Array:
+    def passes(row: jax.Array, token: jax.Array, uniform: jax.Array) -> jax.Array:
         p = law.at(row, token, law.prepare(row))
         score = law.scores(row, token, 1)[0]
         ahead = jnp.sum((law.scores(row, 0, law.size) > score).astype(jnp.int32))
@@ -260,7 +272,7 @@ def _count_lazily(step: Step, target: StepLaw[TargetLaw], passes: Test) -> jax.A
 
         def test(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             i, _ = carry
-            passed = passes(target.pick(b, i)[0], tokens[i], uniforms[i], i)
+            passed = passes(target.pick(b, i)[0], tokens[i], uniforms[i])
             return i + passed.astype(jnp.int32), passed
 
         def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -270,7 +282,7 @@ def _count_lazily(step: Step, target: StepLaw[TargetLaw], passes: Test) -> jax.A
         start = vary_with((jnp.int32(0), jnp.bool_(True)), (step, target))
         return jax.lax.while_loop(goes_on, test, start)[0]
 
-    return map_rows(count, step.tokens.shape[0])
+    return map_rows(count, step.tokens.shape[0], (step, target))
 
 
 def _draw(
@@ -282,7 +294,7 @@ def _draw(
     """Draw the next token from the target's row, or from what the failed token leaves of it."""
     batch = step.tokens.shape[0]
     rows = jnp.take_along_axis(target.rows, num_accepted[:, None], axis=1)
-    normalizers = map_rows(lambda b: target.law.normalizer(rows[b, 0]), batch)
+    normalizers = map_rows(lambda b: target.law.normalizer(rows[b, 0]), batch, (step, target))
     stop_law = StepLaw(target.law, rows, jax.tree.map(lambda x: x[:, None], normalizers))
     tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)), constant_values=-1)
     failed = jnp.take_along_axis(tokens, num_accepted[:, None], axis=1)[:, 0]
@@ -291,18 +303,26 @@ def _draw(
     return draw_verdict(step, Plan(num_accepted, subtract), stop_law, draft)
 
 
-def _as_float(value: ArrayLike) -> jax.Array:
-    return jnp.asarray(value).astype(jnp.float32)
+def _as_float(name: str, value: ArrayLike) -> jax.Array:
+    return as_array(name, value).astype(jnp.float32)
 
 
-def _check(name: str, value: ArrayLike, shape: tuple[int, ...], above: float, most: float) -> None:
-    """Numbers on the host can be checked; those on device are taken as they are."""
-    if np.shape(value) not in ((), shape):
-        raise ValueError(f"{name} must be one number or have shape {shape}, got {np.shape(value)}.")
-    if isinstance(value, jax.Array):
-        return
-    wrong = [x for x in np.asarray(value).flat if not above < x <= most]
-    if wrong:
-        low = "at least 0" if above < 0 else f"above {above:g}"
-        high = "" if most == np.inf else f" and at most {most:g}"
-        raise ValueError(f"{name} must be {low}{high}, got {wrong[0]}.")
+def _check(
+    name: str,
+    value: ArrayLike,
+    holds: Callable[[np.ndarray], Any],
+    words: str,
+    shape: tuple[int, ...] = (),
+    kind: Any = jnp.number,
+) -> None:
+    """Check shape and dtype of a parameter; its range too if it is on the host."""
+    array = as_array(name, value)
+    check_kind(name, array, kind)
+    if array.shape not in ((), shape):
+        also = f" or have shape {shape}" if shape else ""
+        raise ValueError(f"{name} must be one number{also}, got shape {array.shape}.")
+    if not isinstance(value, jax.Array):
+        host = np.asarray(value)
+        wrong = host[~np.asarray(holds(host))]
+        if wrong.size:
+            raise ValueError(f"{name} must be {words}, got {wrong.flat[0].item()}; change it.")

@@ -1,5 +1,6 @@
 """The flat layout of serving engines: drafts of different lengths, one after another."""
 
+import operator
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
@@ -7,24 +8,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import (
-    Joined,
-    Law,
-    PointMass,
-    as_law,
-    flat_draft_law,
-    flat_law,
-)
+from speculax.arrays import as_array
+from speculax.flat_laws import Joined
+from speculax.laws import Law, as_law, flat_law
 from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.block import block_verdict
 from speculax.verify.greedy import greedy_verdict
 from speculax.verify.inputs import (
-    IDS,
-    REALS,
-    as_array,
-    as_array_or_law,
+    as_draft,
+    as_target,
     check_arrays,
+    draft_rows,
     make_step,
+    num_draft_entries,
 )
 from speculax.verify.sampled import sampled_verdict
 from speculax.verify.step import StepLaw, ids_below, widen
@@ -92,43 +88,41 @@ def verify_ragged(
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
     if max_draft_length < 0:
         raise ValueError(f"max_draft_length must be at least 0, got {max_draft_length}.")
-    target, bonus = (
-        as_array_or_law(name, law)
-        for name, law in (("target_probs", target_probs), ("bonus_probs", bonus_probs))
-    )
-    draft = None if draft_probs is None else as_array_or_law("draft_probs", draft_probs)
+    max_draft_length = operator.index(max_draft_length)
     arguments = _Arguments(
         as_array("draft_tokens", draft_tokens),
         as_array("draft_lengths", draft_lengths),
-        draft,
-        target,
-        bonus,
+        as_draft("draft_probs", draft_probs),
+        as_target("target_probs", target_probs),
+        as_target("bonus_probs", bonus_probs),
         as_array("accept_uniforms", accept_uniforms),
         as_array("sample_uniforms", sample_uniforms),
     )
+    target, bonus = arguments.target_probs, arguments.bonus_probs
     if len(bonus.shape) != 2 or 0 in bonus.shape:
         raise ValueError(
             f"bonus_probs must have shape (B, V) with B and V at least 1, got {bonus.shape}; pass "
             "one row for each request."
         )
     num_tokens, (batch, size) = arguments.draft_tokens.size, bonus.shape
-    draft_size = size
-    if isinstance(draft, Law) and draft.ids is not None:
-        draft_size = draft.size
+    draft_size = num_draft_entries(arguments.draft_probs, size)
     check_arrays(
-        arguments._asdict(),
         {
-            "draft_tokens": ("(T,)", (num_tokens,), IDS),
-            "draft_lengths": ("(B,)", (batch,), IDS),
-            "draft_probs": ("(T, V)", (num_tokens, draft_size), REALS),
-            "target_probs": ("(T, V)", (num_tokens, size), REALS),
-            "bonus_probs": ("(B, V)", (batch, size), REALS),
-            "accept_uniforms": ("(T,)", (num_tokens,), REALS),
-            "sample_uniforms": ("(B,)", (batch,), REALS),
+            "draft_tokens": (arguments.draft_tokens, "(T,)", (num_tokens,), jnp.integer),
+            "draft_lengths": (arguments.draft_lengths, "(B,)", (batch,), jnp.integer),
+            "draft_probs": (
+                *(arguments.draft_probs, "(T, V)"),
+                *((num_tokens, draft_size), jnp.floating),
+            ),
+            "target_probs": (target, "(T, V)", (num_tokens, size), jnp.floating),
+            "bonus_probs": (bonus, "(B, V)", (batch, size), jnp.floating),
+            "accept_uniforms": (arguments.accept_uniforms, "(T,)", (num_tokens,), jnp.floating),
+            "sample_uniforms": (arguments.sample_uniforms, "(B,)", (batch,), jnp.floating),
         },
         f"bonus_probs of shape {bonus.shape} and {num_tokens} draft tokens",
     )
-    if jax.tree.structure(as_law(target)) != jax.tree.structure(as_law(bonus)):
+    flat = (flat_law(as_law("law", law)) for law in (target, bonus) if num_tokens)
+    if len({jax.tree.structure(law) for law in flat}) > 1:
         raise ValueError(
             "bonus_probs must be made as target_probs was, got laws with different settings; pass "
             "the same settings to both, with neutral values where a request does not use them."
@@ -150,9 +144,8 @@ class _Arguments(NamedTuple):
 def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdict:
     num_tokens, batch = arguments.draft_tokens.shape[0], arguments.draft_lengths.shape[0]
     length = min(max_length, num_tokens)
-    target, bonus = (
-        flat_law(as_law(law)) for law in (arguments.target_probs, arguments.bonus_probs)
-    )
+    bonus = flat_law(as_law("bonus_probs", arguments.bonus_probs))
+    tokens = ids_below(bonus.size, arguments.draft_tokens)
     lengths = jnp.clip(widen(arguments.draft_lengths), 0, num_tokens).astype(jnp.int32)[:, None]
     # Of each request (B, G+1): which draft token stands at a place, and which row judges it.
     i = jnp.arange(length + 1, dtype=jnp.int32)[None]
@@ -161,29 +154,25 @@ def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdic
     requests = jnp.arange(batch, dtype=jnp.int32)[:, None]
     rows = jnp.where(i < lengths, places, num_tokens + requests)
     if num_tokens == 0:
-        law = StepLaw(bonus, requests)
+        target = StepLaw(bonus, requests)
     else:
-        law = StepLaw(Joined(target, bonus), rows)
+        drafted = flat_law(as_law("target_probs", arguments.target_probs))
+        target = StepLaw(Joined(drafted, bonus), rows)
 
     places = places[:, :length]
     step = make_step(
-        ids_below(bonus.size, arguments.draft_tokens)[places],
+        tokens[places],
         jnp.minimum(lengths[:, 0], length),
         arguments.accept_uniforms[places],
         arguments.sample_uniforms,
     )
     if rule == "greedy":
-        verdict = greedy_verdict(step, law)
+        verdict = greedy_verdict(step, target)
     elif rule == "sampled":
-        verdict = sampled_verdict(step, law)
+        verdict = sampled_verdict(step, target)
     else:
-        if length == 0:
-            draft = StepLaw(PointMass(jnp.array([NO_TOKEN], jnp.int32)), requests * 0)
-        elif arguments.draft_probs is None:
-            draft = StepLaw(PointMass(ids_below(bonus.size, arguments.draft_tokens)), places)
-        else:
-            draft = StepLaw(flat_draft_law(as_law(arguments.draft_probs)), places)
-        verdict = (block_verdict if rule == "block" else token_verdict)(step, law, draft)
+        draft = draft_rows(tokens, arguments.draft_probs, places)
+        verdict = (block_verdict if rule == "block" else token_verdict)(step, target, draft)
     padding = ((0, 0), (0, max_length - length))
-    tokens = jnp.pad(verdict["tokens"], padding, constant_values=NO_TOKEN)
-    return {"num_accepted": verdict["num_accepted"], "tokens": tokens}
+    padded = jnp.pad(verdict["tokens"], padding, constant_values=NO_TOKEN)
+    return {"num_accepted": verdict["num_accepted"], "tokens": padded}

@@ -1,17 +1,19 @@
 """Sampled verification: draw the target's own tokens, and keep drafts while they are the same.
 
-For drafters that cannot say what law their tokens came from: the draft's law is not used, and any
-drafter will do, as long as it does not know the uniforms. Lossless. Keeps fewer tokens than token
-verification where the draft's law is known; for point masses, as many.
+The check by exact match of serving engines (as in TensorRT-LLM's strict mode), for drafters that
+cannot say what law their tokens came from: any will do, as long as it does not know the uniforms.
+Lossless. Keeps fewer tokens than token verification where the draft's law is known; for point
+masses, as many.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import Law, TargetLaw
+from speculax.flat_laws import TargetLaw
+from speculax.laws import Law
 from speculax.sampling import draw_row
-from speculax.types import Verdict
+from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import Step, StepLaw, follow_target
 
@@ -81,10 +83,12 @@ def _verify_sampled(arguments: Arguments) -> Verdict:
 
 def sampled_verdict(step: Step, target: StepLaw[TargetLaw]) -> Verdict:
     """Draw the target's own tokens, only as many as are needed."""
+    fails = jnp.isnan(step.accept_uniforms)
+    step = step._replace(tokens=jnp.where(fails, NO_TOKEN, step.tokens))
 
-    def draw(b: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def draw(b: jax.Array, i: jax.Array) -> jax.Array:
         uniforms = jnp.append(step.accept_uniforms[b], 0.0)
         uniform = jnp.where(i < step.lengths[b], uniforms[i], step.sample_uniforms[b])
-        return draw_row(target.law, target.pick(b, i)[0], uniform), ~jnp.isnan(uniform)
+        return draw_row(target.law, target.pick(b, i)[0], uniform)
 
     return follow_target(step, target, draw)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from speculax import blocks
 from speculax.batching import map_rows, vary_with
+from speculax.flat_laws import DraftLaw, TargetLaw
 from speculax.inverse_cdf import block_sums, choose_block, choose_token, is_usable
-from speculax.laws import DraftLaw, TargetLaw
 from speculax.types import NO_TOKEN, Verdict
 
 L = TypeVar("L", bound=TargetLaw | DraftLaw, covariant=True)
@@ -98,13 +98,15 @@ def count_accepted(passed: jax.Array) -> jax.Array:
     return jnp.sum(jnp.cumprod(passed.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
 
 
-def normalize_prefix(
+def read_draft(
     step: Step,
     target: StepLaw[TargetLaw],
     draft: StepLaw[DraftLaw],
     advance: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
-) -> tuple[StepLaw[TargetLaw], StepLaw[DraftLaw]]:
-    """The laws with normalisers for the positions a rule gets to, from the left; others have NaN.
+) -> tuple[StepLaw[TargetLaw], StepLaw[DraftLaw], jax.Array, jax.Array]:
+    """The probabilities of the draft tokens, and the normalisers they need, from the left.
+
+    Where rows must be normalised to be read, only those that the rule gets to are.
 
     Args:
         step: The step.
@@ -113,6 +115,9 @@ def normalize_prefix(
         advance: `advance(state, uniform, p, q) -> (state, goes_on)` says whether the rule needs the
             position after one of which p and q are the target's and the draft's probabilities of
             the draft token. The state is float32 (), 1 at first.
+
+    Returns:
+        The laws with normalisers, and p and q float32 (B, G). What was not needed is NaN.
     """
     batch, length = step.tokens.shape
     blank_target, blank_draft = (
@@ -123,47 +128,45 @@ def normalize_prefix(
         for law in (target, draft)
     )
     if not jax.tree.leaves((blank_target, blank_draft)):
-        return target, draft
+        return target, draft, target.at(step.tokens), draft.at(step.tokens)
     sources = step, target, draft
+    no_draft = vary_with(blank_draft, sources)
 
-    def run_row(b: jax.Array) -> tuple[Any, Any]:
+    def run_row(b: jax.Array) -> Any:
         tokens, uniforms = step.tokens[b], step.accept_uniforms[b]
         num_tokens = count_accepted(step.is_token[b][None])[0]
 
         def is_needed(carry: tuple) -> jax.Array:
             return (carry[0] <= num_tokens) & carry[1]
 
-        def normalize(carry: tuple) -> tuple:
-            i, _, state, targets, drafts = carry
+        def read(carry: tuple) -> tuple:
+            i, _, state, found = carry
             target_row, draft_row = target.pick(b, i)[0], draft.pick(b, i)[0]
             of_target = target.law.normalizer(target_row)
             of_draft = jax.lax.cond(
                 i < num_tokens,
                 lambda: draft.law.normalizer(draft_row),
-                lambda: vary_with(blank_draft, draft),
+                lambda: no_draft,
             )
-            goes_on = jnp.bool_(False)
+            goes_on, p, q = jnp.bool_(False), jnp.float32(jnp.nan), jnp.float32(jnp.nan)
             if length > 0:
                 token = tokens[jnp.minimum(i, length - 1)]
                 uniform = uniforms[jnp.minimum(i, length - 1)]
                 p = target.law.at(target_row, token, of_target)
                 q = draft.law.at(draft_row, token, of_draft)
                 state, goes_on = advance(state, uniform, p, q)
-            targets, drafts = (
-                jax.tree.map(lambda all, one: all.at[i].set(one, mode="drop"), old, new)
-                for old, new in ((targets, of_target), (drafts, of_draft))
-            )
-            return i + 1, goes_on, state, targets, drafts
+            one = of_target, of_draft, p, q
+            found = jax.tree.map(lambda all, one: all.at[i].set(one, mode="drop"), found, one)
+            return i + 1, goes_on, state, found
 
-        targets, drafts = (
-            jax.tree.map(partial(jnp.full, (size,)), blank)
-            for size, blank in ((length + 1, blank_target), (length, blank_draft))
-        )
-        start = jnp.int32(0), jnp.bool_(True), jnp.float32(1.0), targets, drafts
-        return jax.lax.while_loop(is_needed, normalize, vary_with(start, sources))[3:]
+        blank = blank_target, blank_draft, jnp.float32(jnp.nan), jnp.float32(jnp.nan)
+        found = jax.tree.map(partial(jnp.full, (length + 1,)), blank)
+        start = jnp.int32(0), jnp.bool_(True), jnp.float32(1.0), found
+        return jax.lax.while_loop(is_needed, read, vary_with(start, sources))[3]
 
-    targets, drafts = map_rows(run_row, batch)
-    return target._replace(normalizers=targets), draft._replace(normalizers=drafts)
+    targets, drafts, p, q = map_rows(run_row, batch, sources)
+    target, draft = target._replace(normalizers=targets), draft._replace(normalizers=drafts)
+    return target, draft, p[:, :length], q[:, :length]
 
 
 def sum_weights(
@@ -210,7 +213,7 @@ def draw_verdict(
         def sum_row(b: jax.Array) -> jax.Array:
             return sum_weights(target, draft, b, stop[b], subtract[b], weight_of(b))
 
-        return map_rows(sum_row, batch)
+        return map_rows(sum_row, batch, (step, plan, target, draft))
 
     if sums is None:
         sums = sum_rows(plan.subtract_draft)
@@ -236,15 +239,15 @@ def draw_verdict(
 def follow_target(
     step: Step,
     target: StepLaw[TargetLaw],
-    own_token: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+    own_token: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Verdict:
     """Keep draft tokens while they are what the target would have said itself.
 
     Args:
         step: The step; its uniforms are the caller's business.
         target: The laws that `own_token` draws from.
-        own_token: `own_token(b, i) -> (token, counts)`, the target's own token after i draft tokens
-            of batch row b, `NO_TOKEN` if there is none, and whether a draft may equal it.
+        own_token: `own_token(b, i)`, the target's own token after i draft tokens of batch row b;
+            `NO_TOKEN` if there is none.
     """
 
     def follow_row(b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -253,15 +256,15 @@ def follow_target(
 
         def follow(carry: tuple) -> tuple:
             i, _, _ = carry
-            token, counts = own_token(b, i)
-            equal = (i < num_tokens) & (tokens[i] == token) & (token >= 0) & counts
+            token = own_token(b, i)
+            equal = (i < num_tokens) & (tokens[i] == token) & (token >= 0)
             return i + equal.astype(jnp.int32), token, equal
 
         start = jnp.int32(0), jnp.int32(NO_TOKEN), jnp.bool_(True)
         start = vary_with(start, (step, target))
         return jax.lax.while_loop(lambda carry: carry[2], follow, start)[:2]
 
-    num_accepted, drawn = map_rows(follow_row, step.tokens.shape[0])
+    num_accepted, drawn = map_rows(follow_row, step.tokens.shape[0], (step, target))
     return make_verdict(step.tokens, num_accepted, drawn)
 
 

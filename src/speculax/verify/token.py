@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.laws import DraftLaw, Law, TargetLaw
+from speculax.flat_laws import DraftLaw, TargetLaw
+from speculax.laws import Law
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import (
@@ -17,7 +18,7 @@ from speculax.verify.step import (
     StepLaw,
     count_accepted,
     draw_verdict,
-    normalize_prefix,
+    read_draft,
 )
 
 
@@ -41,16 +42,16 @@ def verify_token(
     long as each draft token was sampled from its law and the uniforms are independent. Works under
     `jit` with every argument traced, `vmap`, `scan`, `while_loop` and `shard_map`; on a mesh with
     explicit axes, inside `jax.sharding.auto_axes`. Time is that of reading two rows of V a batch
-    row.
+    row; from logits, of reading the rows up to the first failure too, unless they are normalised.
 
     Args:
         draft_tokens: int (B, G), token i of row b, proposed by the drafter. An id outside [0, V)
             fails.
-        draft_probs: floating (B, G, V), the law each token was sampled from; None for deterministic
-            drafters (each law is a point mass on its token).
-        target_probs: floating (B, G+1, V), the target's law at the same position; row G is the law
-            after the last draft token. Arithmetic is float32, and where XLA flushes subnormal
-            numbers, as on CPU, probabilities below 1.2e-38 count as zero.
+        draft_probs: floating (B, G, V) or `Law`, the law each token was sampled from; None for
+            deterministic drafters (each law is a point mass on its token).
+        target_probs: floating (B, G+1, V) or `Law`, the target's law at the same position; row G is
+            the law after the last draft token. Arithmetic is float32, and where XLA flushes
+            subnormal numbers, as on CPU, probabilities below 1.2e-38 count as zero.
         accept_uniforms: floating (B, G) in [0, 1), noise of the acceptance tests.
         sample_uniforms: floating (B,) in [0, 1), noise of the token drawn afterwards.
         draft_lengths: int (B,), how many draft tokens each row has (0 allowed); None means G. What
@@ -92,14 +93,13 @@ def _verify_token(arguments: Arguments) -> Verdict:
 
 
 def token_verdict(step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]) -> Verdict:
-    """Normalise what is needed, plan, and draw."""
-    target, draft = normalize_prefix(step, target, draft, _advance)
-    return draw_verdict(step, plan_token(step, target, draft), target, draft)
+    """Read what is needed, plan, and draw."""
+    target, draft, p, q = read_draft(step, target, draft, _advance)
+    return draw_verdict(step, plan_token(step, p, q), target, draft)
 
 
-def plan_token(step: Step, target: StepLaw[TargetLaw], draft: StepLaw[DraftLaw]) -> Plan:
-    """Test the draft tokens of a batch; p is the target's probability, q the draft's."""
-    p, q = target.at(step.tokens), draft.at(step.tokens)
+def plan_token(step: Step, p: jax.Array, q: jax.Array) -> Plan:
+    """Test the draft tokens of a batch; p is the target's probability of each, q the draft's."""
     num_accepted = count_accepted(step.is_token & _passes(step.accept_uniforms, p, q))
     i = jnp.arange(step.tokens.shape[1], dtype=jnp.int32)[None]
     failed_on_token = jnp.any(step.is_token & (i == num_accepted[:, None]), axis=1)
