@@ -274,7 +274,7 @@ class SyntheticRule(DrawRule):
     """Synthetic acceptance, correct."""
 
     def __init__(self, rates):
-        self.rates = np.asarray(rates)
+        self.rates = rates
 
     def passes(self, a):
         return a.valid & (a.accept < self.rates)
@@ -1002,13 +1002,6 @@ class SyntheticNotStrict(SyntheticRule):
         return a.valid & (a.accept <= self.rates)
 
 
-class SyntheticFirstRate(SyntheticRule):
-    """The rate of the first position everywhere."""
-
-    def passes(self, a):
-        return a.valid & (a.accept < self.rates.flat[0])
-
-
 class SyntheticBelievesIds(SyntheticRule):
     """Ids outside the vocabulary are accepted too."""
 
@@ -1029,16 +1022,17 @@ RULES = {
 
 
 CONTROLS = {name: rule(**SETTINGS.get(name, {})) for name, rule in RULES.items()}
+MUTANTS = {
+    wrong.__name__: wrong(**SETTINGS.get(name, {}))
+    for name, rule in RULES.items()
+    for wrong in rule.__subclasses__()
+}
 
 
 def wrong_ones(rule):
-    settings = {
-        key: x
-        for name, of in RULES.items()
-        if of is rule
-        for key, x in SETTINGS.get(name, {}).items()
-    }
-    return {cls.__name__: cls(**settings) for cls in rule.__subclasses__()}
+    return {name: mutant for name, mutant in MUTANTS.items() if isinstance(mutant, rule)}
 
 
-MUTANTS = {name: mutant for rule in RULES.values() for name, mutant in wrong_ones(rule).items()}
+def rule_of(verifier):
+    """The name of the rule that a mutant gets wrong."""
+    return next(name for name, rule in RULES.items() if isinstance(verifier, rule))

@@ -212,7 +212,8 @@ def typical(token, row, uniform, place, number, *, epsilon=0.09, delta=0.3):
     """target > min(epsilon, delta * exp(-entropy))."""
     row = np.maximum(np.asarray(row, np.float64), 0.0).tolist()
     entropy = -fsum(p * log(p) for p in row if p != 0)
-    return row[token] > min(np.float32(epsilon), np.float32(delta) * exp(-entropy))
+    threshold = min(np.float32(epsilon), np.float32(delta) * exp(-entropy))
+    return row[token] > threshold and not isnan(entropy)
 
 
 def thresholds(token, row, uniform, place, number, *, threshold_single=1.0, threshold_acc=1.0):
@@ -221,7 +222,7 @@ def thresholds(token, row, uniform, place, number, *, threshold_single=1.0, thre
     if isnan(target) or isnan(uniform):
         return False
     scaled = number(uniform) * number(float(np.float32(threshold_acc)))
-    return scaled < number(target) or target >= np.float32(threshold_single)
+    return target >= np.float32(threshold_single) or scaled < number(target)
 
 
 def top_k(token, row, uniform, place, number, *, k=1):

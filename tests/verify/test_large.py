@@ -11,11 +11,14 @@ import speculax as sx
 from . import mutants, oracle
 
 TOKEN, GREEDY = jax.jit(sx.verify_token), jax.jit(sx.verify_greedy)
+BLOCK, SAMPLED = jax.jit(sx.verify_block), jax.jit(sx.verify_sampled)
 
 # How far a float32 draw may be off, as a part of the row's mass: 16 roundings of the whole.
 ROUNDING = 2.0**-20
 # u * draft and target are compared after one rounding.
 PRODUCT_ROUNDING = 2.0**-23
+# How far a float32 bound of the block rule may be off.
+BOUND_ROUNDING = 2.0**-20
 
 
 def model_rows(seed, vocab, batch=4, drafts=2, spread=3.0):
@@ -35,17 +38,32 @@ def model_rows(seed, vocab, batch=4, drafts=2, spread=3.0):
     return ids, draft, target, accept, rng.random(batch, np.float32)
 
 
-def compare(verifier, arguments):
+def token_plan(ids, draft, target, accept):
+    """The oracle's plan, and whether rounding may lead to another one."""
+    at = np.arange(len(ids))
+    u, q, p = (x.astype(np.float64) for x in (accept, draft[at, ids], target[at, ids]))
+    close = np.abs(u * q - p) <= PRODUCT_ROUNDING * p
+    return *oracle.plan(ids, draft, target, accept, number=float), close.any()
+
+
+def block_plan(ids, draft, target, accept):
+    """Likewise: the plan must be the same for uniforms a little below and above."""
+    plans = [
+        oracle.block_plan(ids, draft, target, np.clip(accept + move, 0, 1), number=float)
+        for move in (0, -BOUND_ROUNDING, BOUND_ROUNDING)
+    ]
+    return *plans[0], len({n for n, _ in plans}) > 1
+
+
+def compare(verifier, arguments, plan=token_plan):
     """(failures, draws that are not the oracle's, draws) of one call."""
     out = verifier(*arguments)
     wrong, inexact, draws = [], 0, 0
     for b in range(len(arguments[0])):
         ids, draft, target, accept, sample = (a[b] for a in arguments)
         got, n = np.asarray(out["tokens"])[b], int(out["num_accepted"][b])
-        want_n, weights = oracle.plan(ids, draft, target, accept, number=float)
-        at = np.arange(len(ids))
-        u, q, p = (x.astype(np.float64) for x in (accept, draft[at, ids], target[at, ids]))
-        if np.any(np.abs(u * q - p) <= PRODUCT_ROUNDING * p):
+        want_n, weights, is_close = plan(ids, draft, target, accept)
+        if is_close:
             inexact += 1
             continue
         if n != want_n or got[:n].tolist() != ids[:n].tolist():
@@ -54,11 +72,17 @@ def compare(verifier, arguments):
         draws += 1
         y, total = int(got[n]), weights.sum()
         inexact += y != oracle.draw(weights, sample)
-        high = weights[: y + 1].sum() / total
-        off = max(high - weights[y] / total - sample, sample - high)
-        if not weights[y] > 0 or off > ROUNDING:
+        off = distance(weights, y, sample)
+        # Rounding is that of the target, weighted; the residual may have less mass.
+        if not weights[y] > 0 or off > ROUNDING / (min(1, total) if plan is block_plan else 1):
             wrong.append(f"row {b}: token {y} is off by {off}, weight {weights[y]}")
     return wrong, inexact, draws
+
+
+def distance(weights, token, uniform):
+    """How far a uniform is from those that draw the token, in float64; negative among them."""
+    total, high = weights.sum(), weights[: token + 1].sum()
+    return max((high - weights[token]) / total - uniform, uniform - high / total)
 
 
 @pytest.mark.parametrize("vocab", [32_000, 151_936])
@@ -68,6 +92,74 @@ def test_token_agrees_with_the_oracle(vocab):
     assert not [x for wrong, _, _ in results for x in wrong]
     assert sum(draws for _, _, draws in results) >= 40
     assert sum(inexact for _, inexact, _ in results) <= 2
+
+
+def likelier(arguments):
+    """The same rows, their draft tokens moved where the target has more mass than before."""
+    ids, draft, target, accept, sample = arguments
+    ids = np.where(np.arange(ids.shape[1]) == 1, (target[:, :-1] - draft).argmax(-1), ids)
+    return ids.astype(np.int32), draft, target, accept, sample
+
+
+@pytest.mark.parametrize(("vocab", "seeds"), [(32_000, 8), (151_936, 4)])
+def test_block_agrees_with_the_oracle(vocab, seeds):
+    results, stops = [], []
+    for seed in range(seeds):
+        arguments = model_rows(seed, vocab, drafts=3)
+        arguments = likelier(arguments) if seed % 2 else arguments
+        results.append(compare(BLOCK, arguments, block_plan))
+        for ids, draft, target, accept, _ in zip(*arguments, strict=True):
+            stops.append(oracle.block_plan(ids, draft, target, accept, number=float)[0])
+    assert not [x for wrong, _, _ in results for x in wrong]
+    assert sum(draws for _, _, draws in results) >= 4 * seeds - 1
+    assert sum(inexact for _, inexact, _ in results) <= 2
+    assert len(set(stops)) >= 3
+
+
+def test_narrow_laws_agree_with_the_oracle_of_the_block_rule():
+    ids, draft, target, *uniforms = model_rows(0, 32_000, drafts=3)
+    draft, target = (np.asarray(jnp.asarray(x, jnp.bfloat16)) for x in (draft, target))
+    wrong, inexact, _ = compare(
+        lambda ids, draft, target, *rest: BLOCK(
+            ids, jnp.asarray(draft, jnp.bfloat16), jnp.asarray(target, jnp.bfloat16), *rest
+        ),
+        (ids, draft.astype(np.float32), target.astype(np.float32), *uniforms),
+        block_plan,
+    )
+    assert not wrong
+    assert inexact <= 1
+
+
+def sampled_failures(verifier, seed):
+    """Every emitted token lies within rounding of its own uniform's, in its own row.
+
+    Half of the uniforms are made to draw the draft token.
+    """
+    ids, _, target, accept, sample = model_rows(seed, 151_936)
+    for b, i in np.ndindex(*ids.shape):
+        if (b + i + seed) % 2 or b == 0:
+            row = target[b, i].astype(np.float64)
+            accept[b, i] = (row[: ids[b, i]].sum() + row[ids[b, i]] * 0.5) / row.sum()
+    out = verifier(ids, None, target, accept, sample)
+    wrong = []
+    for b, n in enumerate(np.asarray(out["num_accepted"]).tolist()):
+        tokens, drafted = np.asarray(out["tokens"])[b], ids[b].tolist()
+        if tokens[:n].tolist() != drafted[:n] or tokens[n] in drafted[n : n + 1]:
+            wrong.append(f"row {b}: {n} accepted, {tokens} of {drafted}")
+        for i in range(n + 1):
+            uniform = [*accept[b], sample[b]][i]
+            row, token = target[b, i].astype(np.float64), tokens[i]
+            if not row[token] > 0 or distance(row, token, uniform) > ROUNDING:
+                wrong.append(
+                    f"row {b}: token {token} at {i}, off by {distance(row, token, uniform)}"
+                )
+    return wrong, np.asarray(out["num_accepted"]).tolist()
+
+
+def test_sampled_agrees_with_the_oracle():
+    results = [sampled_failures(SAMPLED, seed) for seed in range(3)]
+    assert not [x for wrong, _ in results for x in wrong]
+    assert {n for _, stops in results for n in stops} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("vocab", [32_000, 151_936])
@@ -110,6 +202,29 @@ def test_greedy_agrees_with_the_oracle():
 )
 def test_comparison_refuses_mutants(mutant):
     assert compare(mutants.MUTANTS[mutant], model_rows(0, 32_000, spread=0.05))[0]
+
+
+BLOCK_MUTANTS = [
+    *("BlockTokenResidual", "BlockTestsTokenResidual", "BlockStopsAtFirstFailure"),
+    *("BlockRatioAsBound", "BlockNotCappedAtLast", "BlockOneUniform"),
+    *("BlockWeightOfPrefixBefore", "BlockWeightOfPrefixAfter", "BlockBoundFromRowBefore"),
+]
+
+
+def test_comparison_refuses_block_mutants():
+    rows = [model_rows(seed, 500, batch=200, drafts=3) for seed in range(2)]
+    rows[1] = likelier(rows[1])
+    for arguments in rows:
+        assert not compare(mutants.BlockRule(), arguments, block_plan)[0]
+    for name in BLOCK_MUTANTS:
+        verifier = mutants.MUTANTS[name]
+        assert any(compare(verifier, arguments, block_plan)[0] for arguments in rows), name
+
+
+@pytest.mark.parametrize("mutant", ["SampledUniformReused", "SampledDrawnAgain", "SampledResidual"])
+def test_comparison_refuses_sampled_mutants(mutant):
+    assert not sampled_failures(mutants.SampledRule(), 0)[0]
+    assert sampled_failures(mutants.MUTANTS[mutant], 0)[0]
 
 
 # --- Monte Carlo
@@ -157,7 +272,11 @@ def monte_carlo_failures(verifier):
     return [] if statistic < threshold else [f"chi-square {statistic:.1f}, limit {threshold:.1f}"]
 
 
-@pytest.mark.parametrize("verifier", [TOKEN, mutants.TokenRule()], ids=["token", "control"])
+@pytest.mark.parametrize(
+    "verifier",
+    [TOKEN, BLOCK, SAMPLED, *(mutants.CONTROLS[name] for name in ("token", "block", "sampled"))],
+    ids=["token", "block", "sampled", "token control", "block control", "sampled control"],
+)
 def test_monte_carlo_law(verifier):
     assert not monte_carlo_failures(verifier)
 
@@ -169,6 +288,16 @@ def test_monte_carlo_law(verifier):
         "PointMassResidual",
         "CountsBeyondFirstFailure",
         "AcceptUniformReused",
+        "BlockTokenResidual",
+        "BlockTestsTokenResidual",
+        "BlockStopsAtFirstFailure",
+        "BlockRatioAsBound",
+        "BlockNotCappedAtLast",
+        "BlockWeightOfPrefixAfter",
+        "BlockBoundFromRowBefore",
+        "SampledResidual",
+        "SampledDrawnAgain",
+        "SampledOneUniform",
     ],
 )
 def test_monte_carlo_refuses_mutants(mutant):
