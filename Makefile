@@ -13,6 +13,9 @@ READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 READY_REFERENCE := $(VENV)/.ready-reference
 
+# A file stays with one process: its tests share compiled programs.
+SIDE_BY_SIDE := --numprocesses auto --dist loadfile
+
 .PHONY: help demo test test-all lint bench-verify bench-generate
 
 help:  ## list the targets
@@ -23,10 +26,10 @@ demo: $(READY)  ## generate text with and without speculation; show what was acc
 	@$(BIN)/speculax generate --compare --max-new-tokens 164 --prompt-file examples/edit_class.txt
 
 test: $(READY_DEV)  ## the test suite, about 5 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(ARGS)
 
 test-all: $(READY_DEV)  ## the slow tests too, with the real model
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(READY_DEV)  ## style, format, types, layers
 	$(BIN)/ruff check

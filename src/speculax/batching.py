@@ -8,17 +8,21 @@ import jax
 import jax.numpy as jnp
 
 
-def map_rows(function: Callable[[jax.Array], Any], num_rows: int, sources: Any) -> Any:
-    """Stack `function(0), ..., function(num_rows - 1)`, which read `sources`, a pytree of arrays.
+def map_rows(function: Callable[[jax.Array], Any], rows: jax.Array) -> Any:
+    """Stack the function of each of `rows`, from `number_rows`.
 
     On CPU row after row, so that what one row needs stays in cache; elsewhere all at once, without
     a loop. The function gets the row's number and cuts what it needs from arrays it closes over:
     mapping over the arrays themselves would copy every row, needed or not.
     """
-    rows = vary_with(jnp.arange(num_rows, dtype=jnp.int32), sources)
     return jax.lax.platform_dependent(
         rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
     )
+
+
+def number_rows(num_rows: int, sources: Any) -> jax.Array:
+    """The numbers of rows that are read from `sources`, int32 (R,)."""
+    return vary_with(jnp.arange(num_rows, dtype=jnp.int32), sources)
 
 
 def write_rows(rows: jax.Array, pieces: jax.Array, starts: jax.Array, axis: int = 0) -> jax.Array:

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from speculax import blocks
 from speculax.argmax import block_maxima
-from speculax.batching import map_rows
+from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import FlatLaw, Shared
 from speculax.gumbel import gumbel
 from speculax.laws import Law, as_law, flat_ids, flat_law_with_settings, tokens_of
@@ -63,9 +63,8 @@ def _coupled_draw(law: Law, seeds: jax.Array, positions: jax.Array) -> jax.Array
     def draw(row: jax.Array) -> jax.Array:
         return coupled_token(flat, row, seeds[row], positions[row], ids)
 
-    return tokens_of(
-        law, map_rows(draw, flat.num_rows, (flat, ids, seeds, positions)).reshape(law.shape[:-1])
-    )
+    rows = number_rows(flat.num_rows, (flat, ids, seeds, positions))
+    return tokens_of(law, map_rows(draw, rows).reshape(law.shape[:-1]))
 
 
 def coupled_token(

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from speculax.argmax import block_maxima, choose_largest
-from speculax.batching import map_rows, vary_with
+from speculax.batching import map_rows, number_rows, vary_with
 from speculax.blocks import BLOCK_SIZE
 from speculax.cutoff import find_cutoff
 from speculax.inverse_cdf import block_sums
@@ -454,7 +454,7 @@ def find_entries(ids: Shared, rows: jax.Array, tokens: jax.Array) -> jax.Array:
         is_entry = (ids.read(flat_rows[n], 0, size) == token) & (token >= 0)
         return jnp.min(jnp.where(is_entry, jnp.arange(size, dtype=jnp.int32), size))
 
-    return map_rows(find, flat_tokens.shape[0], (ids, flat_rows, flat_tokens)).reshape(
+    return map_rows(find, number_rows(flat_tokens.shape[0], (ids, rows, tokens))).reshape(
         jnp.shape(tokens)
     )
 

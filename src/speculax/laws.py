@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.arrays import as_array, check_kind
-from speculax.batching import map_rows, vary_with
+from speculax.batching import map_rows, number_rows, vary_with
 from speculax.flat_laws import (
     SETTINGS,
     Entries,
@@ -175,5 +175,5 @@ def _normalize(law: Law) -> Law:
     flat, lead = flat_law(law), law.shape[:-1]
     if isinstance(flat, Probabilities):
         return law
-    normalizers = map_rows(flat.normalizer, flat.num_rows, flat)
+    normalizers = map_rows(flat.normalizer, number_rows(flat.num_rows, flat))
     return replace(law, normalizers=jax.tree.map(lambda x: x.reshape(lead), normalizers))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.arrays import as_array, check_kind
-from speculax.batching import map_rows
+from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import Normalizer, find_entries
 from speculax.inverse_cdf import block_sums
 from speculax.laws import Law, as_law, flat_ids, flat_law_with_settings
@@ -65,7 +65,7 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
 def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
     flat, lead = flat_law_with_settings(law), tokens.shape
     tokens = tokens.reshape(-1).astype(jnp.int32)
-    rows = jnp.arange(tokens.shape[0], dtype=jnp.int32)
+    rows = number_rows(tokens.shape[0], flat)
     ids = flat_ids(law)
     if ids is not None:
         tokens = find_entries(ids, rows, tokens)
@@ -78,7 +78,7 @@ def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
         whole = total(row, prepared._replace(cutoff=None))
         return prepared, whole, whole if prepared.cutoff is None else total(row, prepared)
 
-    prepared, whole, kept = map_rows(read_row, rows.shape[0], flat)
+    prepared, whole, kept = map_rows(read_row, rows)
     scores = flat.scores_at(rows, tokens)
     logs = flat.log_weigh(scores, tokens, rows, prepared)
     is_token = (tokens >= 0) & (tokens < flat.size)

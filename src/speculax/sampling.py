@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from speculax import blocks
 from speculax.arrays import as_array, check_kind
-from speculax.batching import map_rows
+from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import TargetLaw
 from speculax.inverse_cdf import choose_block, choose_token, draw_uniform, is_usable
 from speculax.laws import Law, as_law, flat_law, tokens_of
@@ -88,8 +88,8 @@ def draw_rows(
     law: TargetLaw, block_uniforms: jax.Array, token_uniforms: jax.Array | None
 ) -> jax.Array:
     """One token for each row of a flat law, int32 (R,)."""
-    rows = jnp.arange(block_uniforms.shape[0], dtype=jnp.int32)
-    sums = map_rows(law.sum_blocks, rows.shape[0], law)
+    rows = number_rows(block_uniforms.shape[0], law)
+    sums = map_rows(law.sum_blocks, rows)
     return jax.vmap(partial(choose_from, law))(rows, sums, block_uniforms, token_uniforms)
 
 

@@ -286,7 +286,7 @@ def test_shard_map(name, jit):
     assert_same(out, VERIFIERS[name][1](*arguments, draft_lengths=lengths))
 
 
-@pytest.mark.parametrize("name", ["greedy", "sampled"])
+@pytest.mark.parametrize("name", VERIFIERS)
 def test_all_transformations_at_once(name):
     """vmap in scan in while_loop in shard_map in jit."""
     arguments = random_arguments(5, lead=(2, 3, 2))
@@ -488,7 +488,9 @@ def test_errors_are_the_same_outside_jit(name):
         VERIFIERS[name][0](**arguments | {"draft_tokens": [[0.0, 1.0, 2.0]] * 4})
 
 
-@pytest.mark.parametrize("argument", ["draft_tokens", "target_probs"])
+@pytest.mark.parametrize(
+    "argument", ["draft_tokens", "target_probs", "accept_uniforms", "sample_uniforms"]
+)
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_missing_argument(name, argument):
     """Only the draft law and the lengths may be None."""

@@ -65,7 +65,7 @@ WRAPS = {
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize(("name", "edge"), [(name, edge) for name in EDGES for edge in EDGES[name]])
 def test_edge(name, edge, wrap):
-    wrapped, place = WRAPS["jit" if (name, wrap) == ("top_k", "x64") else wrap]
+    wrapped, place = WRAPS[wrap]
     if wrap == "eager" and name not in ("token", "greedy"):
         place = edges.alone
     assert not edges.failures(wrapped(name), EDGES[name][edge], place)
@@ -540,8 +540,7 @@ TYPES = {
     ],
     "block": [(BF16, np.float16, np.uint8), (np.float64, np.float64, I64)],
     "sampled": [(F8, np.float64, jnp.int4)],
-    **{name: [(BF16, np.float64, np.int8)] for name in SETTINGS if name != "top_k"},
-    "top_k": [(BF16, np.float16, np.int8)],
+    **{name: [(BF16, np.float64, np.int8)] for name in SETTINGS},
 }
 
 

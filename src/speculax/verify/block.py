@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.batching import map_rows, vary_with
+from speculax.batching import map_rows, number_rows, vary_with
 from speculax.flat_laws import DraftLaw, TargetLaw
+from speculax.inverse_cdf import block_sums
 from speculax.laws import Law
 from speculax.types import Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
@@ -134,22 +135,21 @@ def plan_block(
         def judge(carry: tuple) -> tuple:
             i, _, _ = carry
             weight, eta = weights[i], etas[i]
-            sums = sum_weights(target, draft, b, i, i < last, weight)
+            rows = target.pick(b, i), draft.pick(b, i)
+            sums = sum_weights(target.law, draft.law, *rows, i < last, weight)
             mass = jnp.sum(sums)
             passed = eta * (mass + (1.0 - weight)) < mass
             # A residual that cannot be summed refuses nothing; the draw will do without it.
             holds = (i == last) | (weight == 1.0) | passed | ~jnp.isfinite(mass)
             return jnp.where(holds, i, next_below(i)), holds, sums
 
-        blank = jnp.zeros(jax.eval_shape(lambda: sum_weights(*first)).shape, jnp.float32)
+        blank = jnp.zeros_like(block_sums(jnp.zeros(target.law.size, jnp.float32)))
         start = next_below(jnp.int32(length + 1)), jnp.bool_(False), blank
         start = vary_with(start, (step, target, draft))
         i_held, _, sums = jax.lax.while_loop(lambda carry: ~carry[1], judge, start)
         return i_held, sums
 
-    zero = jnp.int32(0)
-    first = target, draft, zero, zero, jnp.bool_(False), held[0, 0]
-    num_accepted, sums = map_rows(judge_row, batch, (step, target, draft))
+    num_accepted, sums = map_rows(judge_row, number_rows(batch, (step, target, draft)))
     weight = jnp.take_along_axis(held, num_accepted[:, None], axis=1)[:, 0]
     return Plan(num_accepted, num_accepted < end, weight), sums
 

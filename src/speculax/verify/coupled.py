@@ -8,6 +8,7 @@ the drafter and the draft length. Lossless.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from speculax.coupling import as_keys, coupled_token
@@ -61,7 +62,9 @@ def verify_coupled(
         >>> bool((verdict["tokens"] == own).all())
         True
     """
-    arguments = as_arguments(draft_tokens, None, target, None, None, draft_lengths, "target")
+    shape = np.shape(draft_tokens)
+    unused = jnp.zeros(shape, jnp.float32), jnp.zeros(shape[:1], jnp.float32)
+    arguments = as_arguments(draft_tokens, None, target, *unused, draft_lengths, "target")
     batch = arguments.draft_tokens.shape[0]
     seeds, positions = (
         as_keys(name, values, (batch,))

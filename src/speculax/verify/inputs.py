@@ -30,14 +30,12 @@ def as_arguments(
     draft_tokens: ArrayLike,
     draft_probs: ArrayLike | Law | None,
     target_probs: ArrayLike | Law,
-    accept_uniforms: ArrayLike | None,
-    sample_uniforms: ArrayLike | None,
+    accept_uniforms: ArrayLike,
+    sample_uniforms: ArrayLike,
     draft_lengths: ArrayLike | None,
     target_name: str = "target_probs",
 ) -> Arguments:
     """The arguments of a chain verifier as arrays of their own dtypes, their shapes checked.
-
-    Uniforms that a rule has no use for are None, and come out as zeros.
 
     Raises:
         ValueError: If a rank or a size is wrong.
@@ -51,10 +49,6 @@ def as_arguments(
             "one row of probabilities for each draft token and one for the bonus token."
         )
     batch, length, vocab_size = shape[0], shape[1] - 1, shape[2]
-    if accept_uniforms is None:
-        accept_uniforms = jnp.zeros((batch, length), jnp.float32)
-    if sample_uniforms is None:
-        sample_uniforms = jnp.zeros((batch,), jnp.float32)
     arguments = Arguments(
         as_array("draft_tokens", draft_tokens),
         as_draft("draft_probs", draft_probs),

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from speculax.arrays import as_array, check_kind
-from speculax.batching import map_rows, vary_with
+from speculax.batching import map_rows, number_rows, vary_with
 from speculax.flat_laws import PointMass, TargetLaw
 from speculax.inverse_cdf import block_sums
 from speculax.laws import Law
@@ -248,7 +248,7 @@ def _verify_top_k(arguments: Arguments, k: jax.Array) -> Verdict:
     def passes(row: jax.Array, token: jax.Array, uniform: jax.Array) -> jax.Array:
         p = law.at(row, token, law.prepare(row))
         score = law.scores(row, token, 1)[0]
-        ahead = jnp.sum((law.scores(row, 0, law.size) > score).astype(jnp.int32))
+        ahead = jnp.sum(law.scores(row, 0, law.size) > score, dtype=jnp.int32)
         return (p > 0) & (ahead < k)
 
     return _draw(step, target, _count_lazily(step, target, passes))
@@ -282,7 +282,7 @@ def _count_lazily(step: Step, target: StepLaw[TargetLaw], passes: Test) -> jax.A
         start = vary_with((jnp.int32(0), jnp.bool_(True)), (step, target))
         return jax.lax.while_loop(goes_on, test, start)[0]
 
-    return map_rows(count, step.tokens.shape[0], (step, target))
+    return map_rows(count, number_rows(step.tokens.shape[0], (step, target)))
 
 
 def _draw(
@@ -294,7 +294,9 @@ def _draw(
     """Draw the next token from the target's row, or from what the failed token leaves of it."""
     batch = step.tokens.shape[0]
     rows = jnp.take_along_axis(target.rows, num_accepted[:, None], axis=1)
-    normalizers = map_rows(lambda b: target.law.normalizer(rows[b, 0]), batch, (step, target))
+    normalizers = map_rows(
+        lambda b: target.law.normalizer(rows[b, 0]), number_rows(batch, (step, target))
+    )
     stop_law = StepLaw(target.law, rows, jax.tree.map(lambda x: x[:, None], normalizers))
     tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)), constant_values=-1)
     failed = jnp.take_along_axis(tokens, num_accepted[:, None], axis=1)[:, 0]

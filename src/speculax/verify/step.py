@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from speculax import blocks
-from speculax.batching import map_rows, vary_with
+from speculax.batching import map_rows, number_rows, vary_with
 from speculax.flat_laws import DraftLaw, TargetLaw
 from speculax.inverse_cdf import block_sums, choose_block, choose_token, is_usable
+from speculax.tables import pick
 from speculax.types import NO_TOKEN, Verdict
 
 L = TypeVar("L", bound=TargetLaw | DraftLaw, covariant=True)
@@ -164,27 +165,24 @@ def read_draft(
         start = jnp.int32(0), jnp.bool_(True), jnp.float32(1.0), found
         return jax.lax.while_loop(is_needed, read, vary_with(start, sources))[3]
 
-    targets, drafts, p, q = map_rows(run_row, batch, sources)
+    targets, drafts, p, q = map_rows(run_row, number_rows(batch, sources))
     target, draft = target._replace(normalizers=targets), draft._replace(normalizers=drafts)
     return target, draft, p[:, :length], q[:, :length]
 
 
 def sum_weights(
-    target: StepLaw[TargetLaw],
-    draft: StepLaw[DraftLaw],
-    b: jax.Array,
-    i: jax.Array,
+    target: TargetLaw,
+    draft: DraftLaw,
+    target_row: tuple[jax.Array, Any],
+    draft_row: tuple[jax.Array, Any],
     subtract: jax.Array,
     weight: jax.Array | None,
 ) -> jax.Array:
-    """The block sums of what a token after i draft tokens of batch row b is drawn from."""
-    # What the branches read is indexed out here: under shard_map they would not see it vary.
-    target_row, draft_row = target.pick(b, i), draft.pick(b, i)
-    size = target.law.size
+    """The block sums of what a token is drawn from, given the rows and their normalisers."""
     return jax.lax.cond(
         subtract,
-        lambda: block_sums(_residual(target, draft, target_row, draft_row, 0, size, weight)),
-        lambda: block_sums(target.law.read(target_row[0], 0, size, target_row[1])),
+        lambda: block_sums(_residual(target, draft, target_row, draft_row, 0, target.size, weight)),
+        lambda: block_sums(target.read(target_row[0], 0, target.size, target_row[1])),
     )
 
 
@@ -201,19 +199,21 @@ def draw_verdict(
     drawn from the target; where that has none either, it is `NO_TOKEN`. `sums` are the block sums
     (B, K) of what is drawn from, if the rule knows them.
     """
-    batch, size = step.tokens.shape[0], target.law.size
-    stop = plan.num_accepted
+    rows = number_rows(step.tokens.shape[0], (step, target, draft))
+    # Looked up out here: an index inside a branch would not pass through `vmap` in `shard_map`.
+    target_rows, draft_rows = (
+        jax.vmap(law.pick)(rows, plan.num_accepted) for law in (target, draft)
+    )
 
-    weights = plan.target_weight
-
-    def weight_of(b: jax.Array) -> jax.Array | None:
-        return weights[b] if weights is not None else None
+    def of_row(values: Any, b: jax.Array) -> Any:
+        return jax.tree.map(lambda x: pick(x, b), values)
 
     def sum_rows(subtract: jax.Array) -> jax.Array:
         def sum_row(b: jax.Array) -> jax.Array:
-            return sum_weights(target, draft, b, stop[b], subtract[b], weight_of(b))
+            given = target_rows, draft_rows, subtract, plan.target_weight
+            return sum_weights(target.law, draft.law, *of_row(given, b))
 
-        return map_rows(sum_row, batch, (step, plan, target, draft))
+        return map_rows(sum_row, rows)
 
     if sums is None:
         sums = sum_rows(plan.subtract_draft)
@@ -222,18 +222,20 @@ def draw_verdict(
     final = jax.lax.cond(is_changed, lambda _: sum_rows(subtract), lambda sums: sums, sums)
 
     def choose(b: jax.Array) -> jax.Array:
-        target_row, draft_row = target.pick(b, stop[b]), draft.pick(b, stop[b])
+        target_row, draft_row, weight = of_row((target_rows, draft_rows, plan.target_weight), b)
         block, before, threshold = choose_block(final[b], step.sample_uniforms[b])
-        start, width, is_inside = blocks.locate(block, size)
+        start, width, is_inside = blocks.locate(block, target.law.size)
         piece = jnp.where(
             subtract[b],
-            _residual(target, draft, target_row, draft_row, start, width, weight_of(b)),
+            _residual(target.law, draft.law, target_row, draft_row, start, width, weight),
             target.law.read(target_row[0], start, width, target_row[1]),
         )
         return start + choose_token(jnp.where(is_inside, piece, 0.0), before, threshold)
 
-    drawn = jax.vmap(choose)(jnp.arange(batch, dtype=jnp.int32))
-    return make_verdict(step.tokens, stop, jnp.where(is_usable(final), drawn, NO_TOKEN))
+    drawn = jax.vmap(choose)(rows)
+    return make_verdict(
+        step.tokens, plan.num_accepted, jnp.where(is_usable(final), drawn, NO_TOKEN)
+    )
 
 
 def follow_target(
@@ -264,7 +266,7 @@ def follow_target(
         start = vary_with(start, (step, target))
         return jax.lax.while_loop(lambda carry: carry[2], follow, start)[:2]
 
-    num_accepted, drawn = map_rows(follow_row, step.tokens.shape[0], (step, target))
+    num_accepted, drawn = map_rows(follow_row, number_rows(step.tokens.shape[0], (step, target)))
     return make_verdict(step.tokens, num_accepted, drawn)
 
 
@@ -278,16 +280,16 @@ def make_verdict(draft_tokens: jax.Array, num_accepted: jax.Array, drawn: jax.Ar
 
 
 def _residual(
-    target: StepLaw[TargetLaw],
-    draft: StepLaw[DraftLaw],
+    target: TargetLaw,
+    draft: DraftLaw,
     target_row: tuple[jax.Array, Any],
     draft_row: tuple[jax.Array, Any],
     start: jax.Array | int,
     width: int,
     weight: jax.Array | None,
 ) -> jax.Array:
-    weights = target.law.read(target_row[0], start, width, target_row[1])
+    weights = target.read(target_row[0], start, width, target_row[1])
     if weight is not None:
         # The maximum keeps product and difference apart, which fused would round otherwise.
         weights = jnp.maximum(weights * weight, 0.0)
-    return jnp.maximum(draft.law.subtract_from(weights, draft_row[0], start, draft_row[1]), 0.0)
+    return jnp.maximum(draft.subtract_from(weights, draft_row[0], start, draft_row[1]), 0.0)
