@@ -1,7 +1,7 @@
 """Work on each row of a batch at its own place."""
 
-import functools
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -17,6 +17,19 @@ def map_rows(function: Callable[[jax.Array], Any], rows: jax.Array) -> Any:
     """
     return jax.lax.platform_dependent(
         rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
+    )
+
+
+def either(condition: jax.Array, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """What `yes` gives if the condition holds, else what `no` gives.
+
+    On CPU only that one is run. Elsewhere both are and one is selected: there rows go side by side
+    (`map_rows`), and a `cond` would repeat for each of them all that its branches read.
+    """
+    return jax.lax.platform_dependent(
+        condition,
+        cpu=lambda condition: jax.lax.cond(condition, yes, no),
+        default=lambda condition: jax.tree.map(partial(jnp.where, condition), yes(), no()),
     )
 
 
@@ -48,7 +61,5 @@ def vary_with(values: Any, sources: Any) -> Any:
     What a loop carries must from the start vary as much as it will after a turn.
     """
     firsts = [leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(sources) if leaf.size]
-    anchor = functools.reduce(
-        jnp.logical_and, [first == first for first in firsts], jnp.bool_(True)
-    )
+    anchor = reduce(jnp.logical_and, [first == first for first in firsts], jnp.bool_(True))
     return jax.tree.map(lambda value: jnp.where(anchor, value, value), values)

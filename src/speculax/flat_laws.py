@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from speculax.argmax import block_maxima, choose_largest
-from speculax.batching import map_rows, number_rows, vary_with
+from speculax.batching import either, map_rows, number_rows, vary_with
 from speculax.blocks import BLOCK_SIZE
 from speculax.cutoff import find_cutoff
 from speculax.inverse_cdf import block_sums
@@ -292,7 +292,9 @@ class FlatLaw:
             likeliest, largest = choose_largest(maxima, partial(self.scores, row), self.size)
         is_good = jnp.isfinite(largest)
         cutoff = self._cutoff(row, scores, largest, is_good)
-        return Normalizer(largest, jnp.where(is_good, 1.0, jnp.nan), likeliest, cutoff)
+        return Normalizer(
+            largest, jnp.where(is_good, jnp.float32(1.0), jnp.float32(jnp.nan)), likeliest, cutoff
+        )
 
     def at(self, rows: jax.Array, tokens: jax.Array, normalizers: Any) -> jax.Array:
         """Probabilities float32 of `tokens`, each in its row."""
@@ -513,11 +515,10 @@ class Joined(NamedTuple):
     def _read(
         self, row: jax.Array, read: Callable[[Probabilities | FlatLaw, jax.Array], Any]
     ) -> Any:
-        return jax.lax.cond(
+        return either(
             row < self._split,
-            lambda row: read(self.first, row),
-            lambda row: read(self.second, row - self._split),
-            row,
+            lambda: read(self.first, jnp.minimum(row, self._split - 1)),
+            lambda: read(self.second, jnp.maximum(row - self._split, 0)),
         )
 
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from speculax import blocks
-from speculax.batching import map_rows, number_rows, vary_with
-from speculax.flat_laws import DraftLaw, TargetLaw
+from speculax.batching import either, map_rows, number_rows, vary_with
+from speculax.flat_laws import DraftLaw, Entries, TargetLaw
 from speculax.inverse_cdf import block_sums, choose_block, choose_token, is_usable
 from speculax.tables import pick
 from speculax.types import NO_TOKEN, Verdict
@@ -144,7 +144,7 @@ def read_draft(
             i, _, state, found = carry
             target_row, draft_row = target.pick(b, i)[0], draft.pick(b, i)[0]
             of_target = target.law.normalizer(target_row)
-            of_draft = jax.lax.cond(
+            of_draft = either(
                 i < num_tokens,
                 lambda: draft.law.normalizer(draft_row),
                 lambda: no_draft,
@@ -179,7 +179,7 @@ def sum_weights(
     weight: jax.Array | None,
 ) -> jax.Array:
     """The block sums of what a token is drawn from, given the rows and their normalisers."""
-    return jax.lax.cond(
+    return either(
         subtract,
         lambda: block_sums(_residual(target, draft, target_row, draft_row, 0, target.size, weight)),
         lambda: block_sums(target.read(target_row[0], 0, target.size, target_row[1])),
@@ -232,7 +232,9 @@ def draw_verdict(
         )
         return start + choose_token(jnp.where(is_inside, piece, 0.0), before, threshold)
 
-    drawn = jax.vmap(choose)(rows)
+    # All at once where little is read: a draft law on some of the tokens is read as a whole.
+    one_by_one = isinstance(draft.law, Entries)
+    drawn = map_rows(choose, rows) if one_by_one else jax.vmap(choose)(rows)
     return make_verdict(
         step.tokens, plan.num_accepted, jnp.where(is_usable(final), drawn, NO_TOKEN)
     )
