@@ -255,12 +255,14 @@ def drawer(row, one_uniform=False, chunk=2**16):
     @jax.jit
     def draw(key):
         if one_uniform:
-            uniforms = jax.random.uniform(key, (chunk,))
-            choose = lambda u: sampling.choose_from(law, place, sums, u, None)
-            return jax.vmap(choose)(uniforms)
-        pairs = sampling._pairs_of_uniforms(key, (chunk,))
-        choose = lambda pair: sampling.choose_from(law, place, sums, pair[0], pair[1])
-        return jax.vmap(choose)(pairs)
+            noise = jax.random.uniform(key, (chunk,)), None
+        else:
+            pairs = sampling._pairs_of_uniforms(key, (chunk,))
+            noise = pairs[:, 0], pairs[:, 1]
+        # By the thousand, which stays in cache.
+        noise = jax.tree.map(lambda x: x.reshape(-1, min(chunk, 1024)), noise)
+        choose = jax.vmap(lambda noise: sampling.choose_from(law, place, sums, *noise))
+        return jax.lax.map(choose, noise).reshape(-1)
 
     return draw
 
