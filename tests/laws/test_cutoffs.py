@@ -495,3 +495,40 @@ def test_neutral_is_as_none(kind):
         if name in ("temperature", "top_k") and kind == "logits":
             without = law(**{key: value for key, value in used.items() if key != name})
             assert_same(law(**{**used, name: neutral[name]}), without)
+
+
+# --- Without cut-offs
+
+
+def rows_with_odd_beginnings(size, rng):
+    """Rows whose first tokens say nothing about the rest: low, high, without mass, out of range."""
+    plain = 3 * rng.standard_normal((10, size))
+    start = np.arange(size) < 512
+    shifts = [-20, -60, -120, -1e4, 20, 200, 1e4, -np.inf, np.finfo(np.float32).min, 0]
+    return np.where(start, plain + np.array(shifts)[:, None], plain).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("logits", ()),
+        ("logits", ("temperature",)),
+        ("logits", ("temperature", "mask", "bias")),
+        ("probs", ("temperature", "mask")),
+    ],
+)
+def test_laws_without_cutoffs(kind, settings):
+    """Their largest score is not always looked for."""
+    for seed in range(6):
+        rng = np.random.default_rng([14, seed])
+        rows = [rows_of_all_kinds(1500, rng), rows_with_odd_beginnings(1500, rng)]
+        table = np.concatenate(rows)
+        if kind == "probs":
+            table = np.exp(table.astype(np.float64) - table.max(-1, keepdims=True))
+            table = table.astype(np.float32)
+        many = [any_settings(1500, rng, kind)._asdict() for _ in table]
+        many = [Settings(**{name: given[name] for name in settings}) for given in many]
+        given = {name: value for name, value in columns(many).items() if name in settings}
+        law = MAKE[kind](jnp.asarray(table), **jax.tree.map(jnp.asarray, given))
+        probs = np.asarray(expand(law))
+        assert not failures(lambda *_, probs=probs: probs, table, many, "sequential", kind)
