@@ -4,6 +4,7 @@ They are exported and read, not run. What `tests.programs` says about loops rest
 that is a prime and divides no other size: not the vocabulary, its blocks or what is left of them.
 """
 
+import math
 from functools import cache
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 
 import speculax as sx
 from tests.programs import (
+    ALL,
     CUT,
     RULES,
     Made,
@@ -170,3 +172,30 @@ def test_one_program_for_any_batch_of_logits(name):
     function, types = program(name, Sizes(batch, 2, 600), by_logits(*CUT, "mask"))
     exported = jax.export.export(jax.jit(function), platforms=["cpu", "tpu"])(*types)
     assert [out.shape for out in exported.out_avals] == [(batch,), (batch, 3)]
+
+
+# --- Nothing is repeated for each batch row
+
+KINDS = ("f64", "f32", "bf16", "f16", "i64", "i32", "ui32", "i16", "ui16", "i1")
+
+
+@pytest.mark.parametrize(("name", "law"), CASES)
+def test_no_array_is_larger_than_the_largest_argument(name, law):
+    """A table that is repeated for each batch row would be."""
+    _, types = program(name, SIZES, LAWS[law])
+    largest = max(math.prod(leaf.shape) for leaf in jax.tree.leaves(types))
+    assert exported(name, law).largest(*KINDS) <= largest
+
+
+@pytest.mark.parametrize("name", ["token", "block", "typical"])
+def test_a_bias_is_not_repeated(name):
+    made = by_logits("bias", dtype=jnp.bfloat16)
+    assert Module(*program(name, SIZES, made), ACCELERATORS).largest("f32") <= BATCH * SIZES.vocab
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_double_precision_elsewhere_changes_no_type(name):
+    made = by_logits(*ALL)
+    with jax.enable_x64(True):
+        module = Module(*program(name, Sizes(BATCH, 2, 600), made), ("cpu", "tpu"))
+    assert module.largest("f64") <= 1  # numbers in the text

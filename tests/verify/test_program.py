@@ -159,3 +159,15 @@ def test_jaxpr_has_no_random_numbers_and_no_side_effects(name, law):
     jaxpr = jax.make_jaxpr(function)(*types)
     assert not jaxpr.effects
     assert "random" not in str(jaxpr)
+
+
+def test_memory_of_a_smaller_draft_vocabulary():
+    (batch, drafts, _), size = SIZES, SIZES.vocab // 2
+
+    def verify(ids, probs, tokens, target, accept, sample):
+        return sx.verify_token(ids, sx.law_from_probs(probs, ids=tokens), target, accept, sample)
+
+    ids, _, target, accept, sample, _ = program("token", SIZES)[1]
+    probs = jax.ShapeDtypeStruct((batch, drafts, size), jnp.float32)
+    tokens = jax.ShapeDtypeStruct((size,), jnp.int32)
+    assert temporary_bytes(compiled(verify, (ids, probs, tokens, target, accept, sample))) <= LIMIT

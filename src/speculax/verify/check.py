@@ -70,7 +70,7 @@ def check_inputs(
     is_read = np.arange(length + 1) <= lengths[:, None]
     problems.add_law("target_probs", as_law("target_probs", arguments.target_probs), is_read)
 
-    if arguments.draft_probs is not None:
+    if arguments.draft_probs is not None and length > 0:
         draft = as_law("draft_probs", arguments.draft_probs)
         problems.add_law("draft_probs", draft, is_drafted)
         ids = np.clip(tokens, 0, vocab_size - 1).astype(np.int32)
@@ -88,8 +88,6 @@ def check_inputs(
 
 def _probabilities(law: Law, ids: np.ndarray) -> np.ndarray:
     """The probability of each id (B, G) in its row."""
-    if ids.size == 0:
-        return np.ones(ids.shape)
     flat = flat_draft_law(law.normalize())
     rows = jnp.arange(ids.size, dtype=jnp.int32)
     normalizers = jax.vmap(flat.normalizer)(rows)
