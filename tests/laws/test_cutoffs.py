@@ -4,6 +4,8 @@ The checks take a function that makes laws, so that wrong definitions go through
 ones.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,10 +39,11 @@ def columns(many):
     return given
 
 
-def library(table, many, order, kind):
+def library(table, many, order, kind, side_by_side=False):
     """The laws as the library has them, everything traced."""
     given = jax.tree.map(jnp.asarray, columns(many))
-    return np.asarray(expand(MAKE[kind](jnp.asarray(table), order=order, **given)))
+    law = MAKE[kind](jnp.asarray(table), order=order, **given)
+    return np.asarray(expand(law, side_by_side=side_by_side))
 
 
 def failures(laws, table, many, order, kind="logits"):
@@ -161,6 +164,15 @@ def test_logits(size, order):
 def test_probabilities(size, order):
     seeds = range(30 if size < 100 else 6 if size < 10_000 else 2)
     assert not [x for seed in seeds for x in all_failures(library, size, seed, order, "probs")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "order"), [("logits", SPLIT + 1, "joint"), ("probs", 65, "sequential")]
+)
+def test_rows_side_by_side(kind, size, order):
+    """The form without a loop over rows, in which one search waits for another."""
+    laws = partial(library, side_by_side=True)
+    assert not [x for seed in range(4) for x in all_failures(laws, size, seed, order, kind)]
 
 
 @pytest.mark.parametrize(
