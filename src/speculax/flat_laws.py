@@ -290,7 +290,7 @@ class FlatLaw:
             likeliest, largest = None, jnp.max(maxima)
         else:
             likeliest, largest = choose_largest(maxima, partial(self.scores, row), self.size)
-        is_good = jnp.isfinite(largest)
+        is_good = jnp.isfinite(largest) & (largest > self.no_mass_score)
         cutoff = self._cutoff(row, scores, largest, is_good)
         return Normalizer(
             largest, jnp.where(is_good, jnp.float32(1.0), jnp.float32(jnp.nan)), likeliest, cutoff

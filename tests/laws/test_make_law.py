@@ -306,7 +306,10 @@ def test_bad_settings_on_device(name, value):
 SOME = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1}
 
 
-@pytest.mark.parametrize(("kind", "setting"), [("logits", {}), ("probs", {}), ("probs", SOME)])
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [("logits", {}), ("probs", {}), ("probs", SOME), ("probs", {"temperature": 0.0})],
+)
 def test_rows_that_cannot_be_used(kind, setting):
     """NaN, infinity and no mass, also where only a mask left them."""
     table = TABLES[kind](6, (7,)).astype(np.float32)
