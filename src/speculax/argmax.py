@@ -32,7 +32,8 @@ def choose_largest(
         The id, meaningless if the value is NaN, and the value: NaN if the row holds one.
     """
     largest = jnp.max(maxima)
-    # An entry of an earlier block in the piece is less than the largest: no mask is needed.
-    start, width, _ = blocks.locate(jnp.argmax(maxima == largest).astype(jnp.int32), size)
-    inside = jnp.argmax(read(start, width) == largest)
+    block = jnp.argmax(maxima == largest).astype(jnp.int32)
+    start, width, is_inside = blocks.locate(block, size)
+    # A piece that was computed, and is again, may differ in its last bit: it is not compared.
+    inside = jnp.argmax(jnp.where(is_inside, read(start, width), -jnp.inf))
     return start + inside.astype(jnp.int32), largest

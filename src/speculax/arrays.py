@@ -43,7 +43,7 @@ def as_array(name: str, values: ArrayLike) -> jax.Array:
     return jnp.asarray(array)
 
 
-def check_kind(name: str, array: jax.Array, kind: Any) -> None:
+def check_kind(name: str, array: jax.Array | np.ndarray, kind: Any) -> None:
     """Check that an array is of one of `KINDS`.
 
     Raises:

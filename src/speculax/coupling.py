@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from speculax import blocks
-from speculax.argmax import block_maxima
+from speculax.argmax import block_maxima, choose_largest
+from speculax.arrays import check_kind
 from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import FlatLaw, Shared
 from speculax.gumbel import gumbel
@@ -94,20 +94,14 @@ def coupled_token(
             logits = jnp.where(temperature > 0, logits + noise, scores)
         return logits if cutoff is None else jnp.where(scores >= cutoff, logits, -jnp.inf)
 
-    maxima = block_maxima(perturb(0, law.size))
-    largest = jnp.max(maxima)
-    block = jnp.argmax(maxima == largest).astype(jnp.int32)
-    start, width, is_inside = blocks.locate(block, law.size)
-    # Noise made again may differ in its last bit, so the largest is looked for anew.
-    inside = jnp.argmax(jnp.where(is_inside, perturb(start, width), -jnp.inf))
-    return jnp.where(jnp.isfinite(largest), start + inside.astype(jnp.int32), NO_TOKEN)
+    token, largest = choose_largest(block_maxima(perturb(0, law.size)), perturb, law.size)
+    return jnp.where(jnp.isfinite(largest), token, NO_TOKEN)
 
 
 def as_keys(name: str, values: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     """Seeds or positions as uint32 of a shape, given as such or as one number."""
     array = values if isinstance(values, jax.Array) else np.asarray(values)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"{name} must have an integer dtype, got {array.dtype}; cast with astype.")
+    check_kind(name, array, jnp.integer)
     if array.shape not in ((), shape):
         raise ValueError(
             f"{name} must be one number or have shape {shape}, got {array.shape}; pass one for "

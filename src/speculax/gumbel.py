@@ -17,9 +17,7 @@ def gumbel(seed: jax.Array, position: jax.Array, tokens: jax.Array) -> jax.Array
     Made from 64 random bits a token: noise of 32 bits has ties, and an end, that rows of 100,000
     tokens reach.
     """
-    high, low = threefry(
-        seed, position, tokens.astype(jnp.uint32), jnp.zeros_like(tokens, "uint32")
-    )
+    high, low = threefry(seed, position, tokens.astype(jnp.uint32), jnp.uint32(0))
     uniform = (high.astype(jnp.float32) + low.astype(jnp.float32) * 2.0**-32) * 2.0**-32
     # Where the exponential is small, and the noise large, the uniform is exact to 24 bits.
     uniform = jnp.clip(uniform, 2.0**-64, 1 - 2.0**-24)
@@ -29,7 +27,10 @@ def gumbel(seed: jax.Array, position: jax.Array, tokens: jax.Array) -> jax.Array
 def threefry(
     key_0: jax.Array, key_1: jax.Array, counter_0: jax.Array, counter_1: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Two uint32 numbers for each pair of counters uint32, under a key of two uint32."""
+    """Two uint32 numbers for each pair of counters uint32, under a key of two uint32.
+
+    A counter may be one number for all.
+    """
     keys = (key_0, key_1, key_0 ^ key_1 ^ jnp.uint32(PARITY))
     x, y = counter_0 + keys[0], counter_1 + keys[1]
     for group in range(5):

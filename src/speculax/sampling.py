@@ -28,8 +28,8 @@ def sample(
     among blocks of 512 tokens and another inside the block, which reaches rare tokens evenly.
 
     Never draws a token without mass, or one that the law's settings leave out. Works under `jit`
-    and the like. Time is that of reading each row: once for probabilities, twice for logits, more
-    often with cut-offs.
+    and the like. Time is that of reading each row: once for probabilities, once or twice for
+    logits, more often with cut-offs.
 
     Args:
         law: A `Law` of leading shape (...), or probabilities floating (..., V).

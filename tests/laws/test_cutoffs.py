@@ -132,11 +132,6 @@ def all_failures(laws, size, seed, order, kind="logits", dtype=None, masked=True
         with np.errstate(over="ignore"):
             table = np.asarray(jnp.asarray(np.clip(table, -6e4, 6e4)).astype(dtype))
     many = [any_settings(size, rng, kind, masked) for _ in table]
-    for r, row in enumerate(table):  # temperature 0 of no mass at all is a case of its own
-        if not oracle.is_usable(
-            oracle.row_scores(row, many[r], kind == "logits"), many[r], kind == "logits"
-        ):
-            many[r] = many[r]._replace(temperature=1.0)
     return failures(laws, table, many, order, kind)
 
 

@@ -57,14 +57,11 @@ def as_arguments(
         as_array("sample_uniforms", sample_uniforms),
         None if draft_lengths is None else as_array("draft_lengths", draft_lengths),
     )
-    draft_size = num_draft_entries(arguments.draft_probs, vocab_size)
+    drafted = batch, length, num_draft_entries(arguments.draft_probs, vocab_size)
     check_arrays(
         {
             "draft_tokens": (arguments.draft_tokens, "(B, G)", (batch, length), jnp.integer),
-            "draft_probs": (
-                *(arguments.draft_probs, "(B, G, V)"),
-                *((batch, length, draft_size), jnp.floating),
-            ),
+            "draft_probs": (arguments.draft_probs, "(B, G, V)", drafted, jnp.floating),
             target_name: (target, "(B, G+1, V)", shape, jnp.floating),
             "accept_uniforms": (arguments.accept_uniforms, "(B, G)", (batch, length), jnp.floating),
             "sample_uniforms": (arguments.sample_uniforms, "(B,)", (batch,), jnp.floating),

@@ -17,7 +17,7 @@ from speculax.batching import map_rows, number_rows, vary_with
 from speculax.flat_laws import PointMass, TargetLaw
 from speculax.inverse_cdf import block_sums
 from speculax.laws import Law
-from speculax.types import Verdict
+from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.inputs import Arguments, as_arguments, read_arguments
 from speculax.verify.step import Plan, Step, StepLaw, count_accepted, draw_verdict
 
@@ -63,12 +63,12 @@ def verify_lossy_typical(
         ValueError: If shapes disagree, or epsilon or delta are numbers out of range.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    _check("epsilon", epsilon, *SHARE)
-    _check("delta", delta, lambda x: x > 0, "above 0")
+    epsilon = _read("epsilon", epsilon, *SHARE)
+    delta = _read("delta", delta, lambda x: x > 0, "above 0")
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_typical(arguments, _as_float("epsilon", epsilon), _as_float("delta", delta))
+    return _verify_typical(arguments, epsilon, delta)
 
 
 def verify_lossy_thresholds(
@@ -109,16 +109,12 @@ def verify_lossy_thresholds(
         ValueError: If shapes disagree, or a threshold is a number out of range.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    _check("threshold_single", threshold_single, *SHARE)
-    _check("threshold_acc", threshold_acc, *SHARE)
+    threshold_single = _read("threshold_single", threshold_single, *SHARE)
+    threshold_acc = _read("threshold_acc", threshold_acc, *SHARE)
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_thresholds(
-        arguments,
-        _as_float("threshold_single", threshold_single),
-        _as_float("threshold_acc", threshold_acc),
-    )
+    return _verify_thresholds(arguments, threshold_single, threshold_acc)
 
 
 def verify_lossy_top_k(
@@ -153,11 +149,11 @@ def verify_lossy_top_k(
         ValueError: If shapes disagree, or k is a number below 1.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
     """
-    _check("k", k, lambda x: x >= 1, "at least 1", kind=jnp.integer)
+    k = _read("k", k, lambda x: x >= 1, "at least 1", kind=jnp.integer)
     arguments = as_arguments(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
-    return _verify_top_k(arguments, as_array("k", k).astype(jnp.int32))
+    return _verify_top_k(arguments, k)
 
 
 def verify_lossy_synthetic(
@@ -206,8 +202,8 @@ def verify_lossy_synthetic(
         draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, draft_lengths
     )
     shape = arguments.draft_tokens.shape[1:]
-    _check("rates", rates, lambda x: (x >= 0) & (x <= 1), "from 0 to 1", shape)
-    return _verify_synthetic(arguments, _as_float("rates", rates))
+    rates = _read("rates", rates, lambda x: (x >= 0) & (x <= 1), "from 0 to 1", shape)
+    return _verify_synthetic(arguments, rates)
 
 
 @jax.jit
@@ -298,26 +294,22 @@ def _draw(
         lambda b: target.law.normalizer(rows[b, 0]), number_rows(batch, (step, target))
     )
     stop_law = StepLaw(target.law, rows, jax.tree.map(lambda x: x[:, None], normalizers))
-    tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)), constant_values=-1)
+    tokens = jnp.pad(step.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
     failed = jnp.take_along_axis(tokens, num_accepted[:, None], axis=1)[:, 0]
     draft = StepLaw(PointMass(failed), jnp.arange(batch, dtype=jnp.int32)[:, None])
     subtract = (num_accepted < step.lengths) & (failed >= 0) & without_failed
     return draw_verdict(step, Plan(num_accepted, subtract), stop_law, draft)
 
 
-def _as_float(name: str, value: ArrayLike) -> jax.Array:
-    return as_array(name, value).astype(jnp.float32)
-
-
-def _check(
+def _read(
     name: str,
     value: ArrayLike,
     holds: Callable[[np.ndarray], Any],
     words: str,
     shape: tuple[int, ...] = (),
     kind: Any = jnp.number,
-) -> None:
-    """Check shape and dtype of a parameter; its range too if it is on the host."""
+) -> jax.Array:
+    """A parameter as an array, its shape and dtype checked; its range too if it is on the host."""
     array = as_array(name, value)
     check_kind(name, array, kind)
     if array.shape not in ((), shape):
@@ -328,3 +320,4 @@ def _check(
         wrong = host[~np.asarray(holds(host))]
         if wrong.size:
             raise ValueError(f"{name} must be {words}, got {wrong.flat[0].item()}; change it.")
+    return array.astype(jnp.int32 if kind is jnp.integer else jnp.float32)

@@ -86,9 +86,9 @@ def verify_ragged(
     """
     if rule not in get_args(Rule):
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
+    max_draft_length = operator.index(max_draft_length)
     if max_draft_length < 0:
         raise ValueError(f"max_draft_length must be at least 0, got {max_draft_length}.")
-    max_draft_length = operator.index(max_draft_length)
     arguments = _Arguments(
         as_array("draft_tokens", draft_tokens),
         as_array("draft_lengths", draft_lengths),
@@ -105,15 +105,12 @@ def verify_ragged(
             "one row for each request."
         )
     num_tokens, (batch, size) = arguments.draft_tokens.size, bonus.shape
-    draft_size = num_draft_entries(arguments.draft_probs, size)
+    drafted = num_tokens, num_draft_entries(arguments.draft_probs, size)
     check_arrays(
         {
             "draft_tokens": (arguments.draft_tokens, "(T,)", (num_tokens,), jnp.integer),
             "draft_lengths": (arguments.draft_lengths, "(B,)", (batch,), jnp.integer),
-            "draft_probs": (
-                *(arguments.draft_probs, "(T, V)"),
-                *((num_tokens, draft_size), jnp.floating),
-            ),
+            "draft_probs": (arguments.draft_probs, "(T, V)", drafted, jnp.floating),
             "target_probs": (target, "(T, V)", (num_tokens, size), jnp.floating),
             "bonus_probs": (bonus, "(B, V)", (batch, size), jnp.floating),
             "accept_uniforms": (arguments.accept_uniforms, "(T,)", (num_tokens,), jnp.floating),

@@ -57,10 +57,8 @@ class StepLaw(NamedTuple, Generic[L]):
     normalizers: Any = None
 
     def at(self, tokens: jax.Array) -> jax.Array:
-        """The probabilities of `tokens` (B, G), each at its position."""
-        length = tokens.shape[1]
-        normalizers = jax.tree.map(lambda x: x[:, :length], self.normalizers)
-        return self.law.at(self.rows[:, :length], tokens, normalizers)
+        """The probabilities of `tokens` (B, G), for laws that are read without normalisers."""
+        return self.law.at(self.rows[:, : tokens.shape[1]], tokens, None)
 
     def pick(self, b: jax.Array, i: jax.Array) -> tuple[jax.Array, Any]:
         """The row of position i of batch row b, the last if there are fewer; its normaliser."""
