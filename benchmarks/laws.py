@@ -24,7 +24,7 @@ from machine import describe
 from timing import measure_all, seconds
 
 import speculax as sx
-from speculax.batching import map_rows
+from speculax.batching import map_rows, number_rows
 from speculax.laws import flat_law
 
 NUM_ROWS = 40
@@ -93,7 +93,8 @@ def cutoff(**settings: Any) -> Form:
 
     @jax.jit
     def form(x: jax.Array, settings: dict[str, Any]) -> jax.Array:
-        return map_rows(flat_law(sx.law_from_logits(x, **settings)).prepare, NUM_ROWS).cutoff
+        law = flat_law(sx.law_from_logits(x, **settings))
+        return map_rows(law.prepare, number_rows(NUM_ROWS, law)).cutoff
 
     return partial(form, settings=settings)
 
