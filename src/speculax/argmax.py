@@ -10,12 +10,39 @@ import jax
 import jax.numpy as jnp
 
 from speculax import blocks
+from speculax.batching import number_rows
+from speculax.blocks import BLOCK_SIZE
+
+PIECE_SIZE = 16 * BLOCK_SIZE
 
 
 def block_maxima(row: jax.Array) -> jax.Array:
     """The largest value of each block of a row float32 (V,); NaN in a block with a NaN."""
     full, last = blocks.split(row)
     return jnp.append(jnp.max(full, axis=1), jnp.max(last))
+
+
+def computed_maxima(read: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
+    """`block_maxima` of a row that is computed as it is read, and dear to compute.
+
+    On CPU in pieces that stay in cache, whatever is computed on the way; elsewhere as a whole.
+    """
+    num_pieces = (size - 1) // PIECE_SIZE
+    rest = num_pieces * PIECE_SIZE
+
+    def in_pieces() -> jax.Array:
+        starts = number_rows(num_pieces, read(0, 1)) * PIECE_SIZE
+        maxima = jax.lax.map(
+            lambda start: jnp.max(read(start, PIECE_SIZE).reshape(-1, BLOCK_SIZE), axis=1), starts
+        )
+        return jnp.append(maxima, block_maxima(read(rest, size - rest)))
+
+    def as_a_whole() -> jax.Array:
+        return block_maxima(read(0, size))
+
+    if num_pieces == 0:
+        return as_a_whole()
+    return jax.lax.platform_dependent(cpu=in_pieces, default=as_a_whole)
 
 
 def choose_largest(

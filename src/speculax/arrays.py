@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 KINDS: dict[Any, str] = {
     jnp.integer: "an integer",
     jnp.floating: "a floating-point",
-    jnp.number: "a numeric",
+    jnp.number: "a real",
     jnp.bool_: "a boolean",
     jnp.unsignedinteger: "an unsigned integer",
 }
@@ -49,7 +49,8 @@ def check_kind(name: str, array: jax.Array | np.ndarray, kind: Any) -> None:
     Raises:
         TypeError: If it is not.
     """
-    if not jnp.issubdtype(array.dtype, kind):
+    is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
+    if is_complex or not jnp.issubdtype(array.dtype, kind):
         raise TypeError(
             f"{name} must have {KINDS[kind]} dtype, got {array.dtype} of shape {array.shape}; "
             "check the order of the arguments, or cast with astype."

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from speculax.argmax import block_maxima, choose_largest
+from speculax.argmax import choose_largest, computed_maxima
 from speculax.arrays import check_kind
 from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import FlatLaw, Shared
@@ -94,7 +94,7 @@ def coupled_token(
             logits = jnp.where(temperature > 0, logits + noise, scores)
         return logits if cutoff is None else jnp.where(scores >= cutoff, logits, -jnp.inf)
 
-    token, largest = choose_largest(block_maxima(perturb(0, law.size)), perturb, law.size)
+    token, largest = choose_largest(computed_maxima(perturb, law.size), perturb, law.size)
     return jnp.where(jnp.isfinite(largest), token, NO_TOKEN)
 
 

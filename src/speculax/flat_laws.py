@@ -333,7 +333,10 @@ class FlatLaw:
         if not self.is_logits:
             entries = jnp.maximum(entries, 0.0)
         if bias is not None:
-            entries = entries + bias if self.is_logits else jnp.maximum(entries * bias, 0.0)
+            if self.is_logits:
+                entries += bias
+            else:
+                entries = jnp.maximum(entries * jnp.exp(bias), 0.0)
         if mask is not None:
             entries = jnp.where(mask, entries, self.no_mass_score)
         valid = [

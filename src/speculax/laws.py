@@ -38,7 +38,7 @@ class Law:
         is_logits: Whether the table holds logits; static.
         order: How the cut-offs work together, "sequential" or "joint"; static.
         mask: bool, which tokens are allowed; its last axis has V entries.
-        bias: floating, added to logits, or factors of probabilities; like `mask`.
+        bias: floating, added to logits, or to the logarithms of probabilities; like `mask`.
         ids: int32, which token each entry of the table stands for; like `mask`.
         temperature: float32.
         top_k: int32; 0 is off.

@@ -176,15 +176,12 @@ def _make_law(
         return array
 
     law_name, is_logits = name, name == "logits"
-    added = read("bias", bias, jnp.floating, size)
-    if added is not None and not is_logits:
-        added = jnp.exp(added.astype(jnp.float32))
     return Law(
         table=table,
         is_logits=is_logits,
         order=order,
         mask=read("mask", mask, jnp.bool_, size),
-        bias=added,
+        bias=read("bias", bias, jnp.floating, size),
         ids=_cast(read("ids", ids, jnp.integer, size), jnp.int32),
         temperature=_cast(read("temperature", temperature, jnp.number), jnp.float32),
         top_k=_cast(read("top_k", top_k, jnp.integer), jnp.int32),

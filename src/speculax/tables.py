@@ -7,14 +7,14 @@ import jax.numpy as jnp
 def gather(table: jax.Array, rows: jax.Array, tokens: jax.Array) -> jax.Array:
     """Entries of `table` (R, V) as float32; an id outside the vocabulary reads the nearest."""
     dtype, tokens = table.dtype, jnp.clip(tokens, 0, table.shape[1] - 1)
-    table, rows = _keep_in_place(table, rows)
+    table, rows, tokens = _keep_in_place(table, rows, tokens)
     return _as_float32(_as_bits(table)[rows, tokens], dtype)
 
 
 def cut(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
     """A piece of one row of `table` (R, V) as float32 (size,)."""
     dtype = table.dtype
-    table, row = _keep_in_place(table, row)
+    table, row, start = _keep_in_place(table, row, jnp.int32(start))
     return _as_float32(cut_raw(_as_bits(table), row, start, size), dtype)
 
 
@@ -33,11 +33,11 @@ def cut_raw(table: jax.Array, row: jax.Array, start: jax.Array | int, size: int)
     return jax.lax.dynamic_slice(table, (row, jnp.int32(start)), (1, size))[0]
 
 
-def _keep_in_place(table: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keep XLA from moving the change to bits, of the whole table, out of a loop over rows."""
+def _keep_in_place(table: jax.Array, *places: jax.Array) -> tuple[jax.Array, ...]:
+    """Keep XLA from moving the change to bits, of the whole table, out of a loop over places."""
     if table.dtype.itemsize >= 4:
-        return table, rows
-    return jax.lax.optimization_barrier((table, rows))
+        return table, *places
+    return jax.lax.optimization_barrier((table, *places))
 
 
 def _as_bits(table: jax.Array) -> jax.Array:

@@ -256,6 +256,7 @@ def test_wrong_types(kind):
         "temperature": np.ones(BATCH, bool),
         "top_k": np.float32(2),
         "top_p": True,
+        "min_p": np.complex64(0.1),
         "mask": np.ones(SIZE, np.int32),
         "bias": np.ones(SIZE, np.int32),
         "ids": np.ones(SIZE, np.float32),

@@ -53,13 +53,11 @@ QUICK = {
     "coupled": ("narrow logits",),
     "ragged token": ("masked",),
 }
-CUTTING = ("cut", "narrow cut", "cut probabilities")
-LARGER = {"token": CUTTING, "block": CUTTING, "coupled": (*CUTTING, "all", *BARE)}
 CASES = [
     pytest.param(name, law, marks=() if law in QUICK.get(name, ()) else pytest.mark.slow)
     for name in RULES
     for law in LAWS
-    if law not in LARGER.get(name, ()) and (name in SUBTRACTING or law != "point masses")
+    if name in SUBTRACTING or law != "point masses"
 ]
 
 

@@ -142,8 +142,12 @@ def read_draft(
             i, _, state, found = carry
             target_row, draft_row = target.pick(b, i)[0], draft.pick(b, i)[0]
             of_target = target.law.normalizer(target_row)
+            needs_draft = i < num_tokens
+            if of_target is not None:
+                # It waits for the target's: what that needed in memory is then free for it.
+                needs_draft &= of_target.total > 0
             of_draft = either(
-                i < num_tokens,
+                needs_draft,
                 lambda: draft.law.normalizer(draft_row),
                 lambda: no_draft,
             )
