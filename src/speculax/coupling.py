@@ -31,7 +31,8 @@ def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -
     noise a row; memory that of one row at a time on CPU, of a few (..., V) elsewhere.
 
     Args:
-        law: A `Law` of leading shape (...), or probabilities floating (..., V).
+        law: A `Law` of leading shape (...), or probabilities floating (..., V); not logits, which
+            `law_from_logits` makes a law of.
         seeds: int (...) or (), of at most 32 bits.
         positions: int (...) or (), where in its sequence the token will stand.
 

@@ -178,7 +178,7 @@ class Shared(NamedTuple):
 @partial(
     jax.tree_util.register_dataclass,
     meta_fields=["is_logits", "order"],
-    data_fields=["table", "mask", "bias", *SETTINGS, "normalizers"],
+    data_fields=["table", "mask", "bias", *SETTINGS, "has_settings", "normalizers"],
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlatLaw:
@@ -194,6 +194,7 @@ class FlatLaw:
         top_k: int32 (R,).
         top_p: float32 (R,).
         min_p: float32 (R,).
+        has_settings: bool (R,), whether the settings that a row names exist; None if all do.
         normalizers: `Normalizer` of arrays (R,).
     """
 
@@ -206,6 +207,7 @@ class FlatLaw:
     top_k: jax.Array | None
     top_p: jax.Array | None
     min_p: jax.Array | None
+    has_settings: jax.Array | None
     normalizers: Normalizer | None
 
     @property
@@ -344,6 +346,8 @@ class FlatLaw:
             for name, setting in SETTINGS.items()
             if (values := getattr(self, name)) is not None
         ]
+        if self.has_settings is not None:
+            valid.append(pick(self.has_settings, rows))
         if valid:
             entries = jnp.where(reduce(jnp.logical_and, valid), entries, jnp.nan)
         return entries

@@ -32,7 +32,8 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
     """Log-probabilities of given tokens under laws. Time is that of reading each row a few times.
 
     Args:
-        law: A `Law` of leading shape (...), or probabilities floating (..., V).
+        law: A `Law` of leading shape (...), or probabilities floating (..., V); not logits, which
+            `law_from_logits` makes a law of.
         tokens: int (...), one a row. An id without an entry in the law has log-probability -inf.
 
     Returns:

@@ -54,8 +54,8 @@ def law_from_logits(
             laws: sparse ones, and those of drafters with a smaller vocabulary.
 
     Returns:
-        The laws. In a row whose settings are out of range no token has mass: it is never drawn
-        from, and a verifier gives -1.
+        The laws. In a row whose settings are out of range, or do not exist, no token has mass: it
+        is never drawn from, and a verifier gives -1.
 
     Raises:
         ValueError: If shapes disagree, or a setting given as a number or NumPy array is out of
@@ -142,6 +142,7 @@ def _make_law(
     if order not in get_args(Order):
         raise ValueError(f'order must be "sequential" or "joint", got {order!r}.')
     lead, size = table.shape[:-1], table.shape[-1]
+    given_rows = rows
     if rows is not None:
         rows = as_array("rows", rows)
         check_kind("rows", rows, jnp.integer)
@@ -150,6 +151,7 @@ def _make_law(
                 f"rows must have shape {lead}, that of {name} without its last axis, got "
                 f"{rows.shape}; say for each row which entry of the settings it uses."
             )
+    num_settings: dict[str, int] = {}  # with rows: of each setting that has one a request
 
     def read(name: str, value: ArrayLike | None, kind: Any, num_entries: int = 0) -> Any:
         """A setting as an array, its shape checked; masks and the like have a last axis."""
@@ -173,10 +175,12 @@ def _make_law(
                 f"must be {wanted}, to go with {law_name} of shape {table.shape}; pass one value "
                 "for all rows, or one for each."
             )
+        if rows is not None and prefix and name != "rows":
+            num_settings[name] = prefix[0]
         return array
 
     law_name, is_logits = name, name == "logits"
-    return Law(
+    law = Law(
         table=table,
         is_logits=is_logits,
         order=order,
@@ -189,6 +193,27 @@ def _make_law(
         min_p=_cast(read("min_p", min_p, jnp.number), jnp.float32),
         rows=_cast(rows, jnp.int32),
     )
+    _check_rows(given_rows, num_settings)
+    return law
+
+
+def _check_rows(rows: ArrayLike | None, num_settings: dict[str, int]) -> None:
+    """One number of settings for all; rows on the host can be checked, as `_check_range` says."""
+    if len(set(num_settings.values())) > 1:
+        several = ", ".join(f"{name} {number}" for name, number in num_settings.items())
+        raise ValueError(
+            "With rows, settings must have one entry for each of the same N requests, got "
+            f"{several}."
+        )
+    if rows is None or isinstance(rows, jax.Array) or not num_settings:
+        return
+    number = min(num_settings.values())
+    wrong = [row for row in np.asarray(rows).flat if not 0 <= row < number]
+    if wrong:
+        raise ValueError(
+            f"rows must be numbers from 0 to {number - 1}, as there are {number} entries of the "
+            f"settings, got {wrong[0]}."
+        )
 
 
 def _cast(array: jax.Array | None, dtype: Any) -> jax.Array | None:

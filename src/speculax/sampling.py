@@ -32,7 +32,8 @@ def sample(
     logits, more often with cut-offs.
 
     Args:
-        law: A `Law` of leading shape (...), or probabilities floating (..., V).
+        law: A `Law` of leading shape (...), or probabilities floating (..., V); not logits, which
+            `law_from_logits` makes a law of.
         uniforms: floating (...) in [0, 1), one a row. Others are clipped; NaN counts as 0.
         key: A key of `jax.random` in place of uniforms; or keys (...), one a row, and then a row's
             token does not depend on the rest of the batch.

@@ -250,6 +250,23 @@ def test_wrong_shapes(kind):
 
 
 @pytest.mark.parametrize("kind", MAKE)
+def test_rows_that_name_no_settings(kind):
+    table = TABLES[kind]()[:, 0]  # (BATCH, SIZE)
+    rows = np.zeros(BATCH, np.int32)
+    for wrong in (-1, 2):
+        with pytest.raises(ValueError, match=rf"rows must be numbers from 0 to 1.*{wrong}"):
+            MAKE[kind](table, top_k=np.array([1, 2]), rows=np.where(rows == rows[0], wrong, 0))
+    with pytest.raises(ValueError, match=r"same N requests.*temperature 2, top_k 3"):
+        MAKE[kind](table, top_k=np.array([1, 2, 3]), temperature=np.ones(2), rows=rows)
+    settings = {"top_k": jnp.array([1, 2]), "mask": np.ones((2, table.shape[-1]), bool)}
+    for name, setting in settings.items():
+        for number, is_known in ((-1, False), (0, True), (1, True), (2, False), (-(2**31), False)):
+            law = MAKE[kind](table, rows=jnp.full(BATCH, number), **{name: setting})
+            drawn = sx.sample(law, jnp.full(BATCH, 0.5))
+            assert ((drawn >= 0) == is_known).all(), (name, number)
+
+
+@pytest.mark.parametrize("kind", MAKE)
 def test_wrong_types(kind):
     table = TABLES[kind]()
     wrong = {

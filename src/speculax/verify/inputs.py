@@ -57,6 +57,11 @@ def as_arguments(
         as_array("sample_uniforms", sample_uniforms),
         None if draft_lengths is None else as_array("draft_lengths", draft_lengths),
     )
+    if arguments.draft_tokens.shape == (batch, length + 1):
+        raise ValueError(
+            f"{target_name} must have G + 1 = {length + 2} rows for G = {length + 1} draft tokens, "
+            f"got shape {shape}; pass the row after the last draft token too, for the bonus token."
+        )
     drafted = batch, length, num_draft_entries(arguments.draft_probs, vocab_size)
     check_arrays(
         {
