@@ -121,9 +121,9 @@ def verify_ragged(
     flat = (flat_law(as_law("law", law)) for law in (target, bonus) if num_tokens)
     if len({jax.tree.structure(law) for law in flat}) > 1:
         raise ValueError(
-            "bonus_probs must be made as target_probs was, got laws with different settings, or one "
-            "normalised and one not; pass the same settings to both, with neutral values where a "
-            "request does not use them."
+            "bonus_probs must be made as target_probs was, got laws with different settings, or "
+            "one normalised and one not; pass the same settings to both, with neutral values where "
+            "a request does not use them."
         )
     return _verify_ragged(arguments, max_draft_length, rule)
 
