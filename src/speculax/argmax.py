@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax import blocks
 from speculax.batching import number_rows
@@ -19,7 +20,7 @@ PIECE_SIZE = 16 * BLOCK_SIZE
 def block_maxima(row: jax.Array) -> jax.Array:
     """The largest value of each block of a row float32 (V,); NaN in a block with a NaN."""
     full, last = blocks.split(row)
-    return jnp.append(jnp.max(full, axis=1), jnp.max(last))
+    return jnp.append(largest_of(full), largest_of(last))
 
 
 def computed_maxima(read: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:
@@ -33,7 +34,7 @@ def computed_maxima(read: Callable[[jax.Array | int, int], jax.Array], size: int
     def in_pieces() -> jax.Array:
         starts = number_rows(num_pieces, read(0, 1)) * PIECE_SIZE
         maxima = jax.lax.map(
-            lambda start: jnp.max(read(start, PIECE_SIZE).reshape(-1, BLOCK_SIZE), axis=1), starts
+            lambda start: largest_of(read(start, PIECE_SIZE).reshape(-1, BLOCK_SIZE)), starts
         )
         return jnp.append(maxima, block_maxima(read(rest, size - rest)))
 
@@ -58,9 +59,21 @@ def choose_largest(
     Returns:
         The id, meaningless if the value is NaN, and the value: NaN if the row holds one.
     """
-    largest = jnp.max(maxima)
+    largest = largest_of(maxima)
     block = jnp.argmax(maxima == largest).astype(jnp.int32)
     start, width, is_inside = blocks.locate(block, size)
     # A piece that was computed, and is again, may differ in its last bit: it is not compared.
     inside = jnp.argmax(jnp.where(is_inside, read(start, width), -jnp.inf))
     return start + inside.astype(jnp.int32), largest
+
+
+def largest_of(values: jax.Array) -> jax.Array:
+    """The largest value along the last axis; NaN where there is one.
+
+    `jnp.max` of 4,096 floats or more loses NaN on CPU, in XLA of JAX 0.10 at least.
+    """
+
+    def larger(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where((a >= b) | jnp.isnan(a), a, b)
+
+    return jax.lax.reduce(values, np.float32(-np.inf), larger, (values.ndim - 1,))

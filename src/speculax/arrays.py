@@ -43,6 +43,16 @@ def as_array(name: str, values: ArrayLike) -> jax.Array:
     return jnp.asarray(array)
 
 
+def as_int32(integers: jax.Array) -> jax.Array:
+    """Integers of any type as the nearest int32."""
+    limits = jnp.iinfo(jnp.int32)
+    if jnp.iinfo(integers.dtype).max > limits.max:
+        integers = jnp.minimum(integers, limits.max)
+    if jnp.iinfo(integers.dtype).min < limits.min:
+        integers = jnp.maximum(integers, limits.min)
+    return integers.astype(jnp.int32)
+
+
 def check_kind(name: str, array: jax.Array | np.ndarray, kind: Any) -> None:
     """Check that an array is of one of `KINDS`.
 

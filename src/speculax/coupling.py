@@ -27,8 +27,10 @@ def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -
 
     The token is that of the largest logit + temperature * Gumbel noise, the noise keyed by seed,
     position and token; at temperature 0 the likeliest token. Over independent seeds or different
-    positions, tokens follow the law. Nothing is normalised. Time is that of making V numbers of
-    noise a row; memory that of one row at a time on CPU, of a few (..., V) elsewhere.
+    positions, tokens follow the law; but the sum is rounded as the logit is: at temperatures
+    below 1e-4 of the logits' size tokens that tie are not drawn evenly. Nothing is normalised. Time
+    is that of making V numbers of noise a row; memory that of a piece of a row on CPU, of two rows
+    with cut-offs, and of a few (..., V) elsewhere.
 
     Args:
         law: A `Law` of leading shape (...), or probabilities floating (..., V); not logits, which
@@ -109,7 +111,8 @@ def as_keys(name: str, values: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
             "each row."
         )
     if isinstance(array, np.ndarray):
-        if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**32:
-            raise ValueError(f"{name} must have at most 32 bits, got {array.max()}; hash it first.")
+        wrong = [x for x in array.flat if not -(2**31) <= int(x) < 2**32]
+        if wrong:
+            raise ValueError(f"{name} must have at most 32 bits, got {wrong[0]}; hash it first.")
         array = array.astype(np.uint32)
     return jnp.broadcast_to(jnp.asarray(array).astype(jnp.uint32), shape)

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.argmax import block_maxima, choose_largest
+from speculax.argmax import block_maxima, choose_largest, largest_of
 from speculax.batching import either, map_rows, number_rows, vary_with
 from speculax.blocks import BLOCK_SIZE
 from speculax.cutoff import find_cutoff
@@ -177,7 +177,7 @@ class Shared(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    meta_fields=["is_logits", "order"],
+    meta_fields=["is_logits", "takes_log", "order"],
     data_fields=["table", "mask", "bias", *SETTINGS, "has_settings", "normalizers"],
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +186,8 @@ class FlatLaw:
 
     Attributes:
         table: floating (R, V).
-        is_logits: Whether the table holds logits.
+        is_logits: Whether scores are logits.
+        takes_log: Whether the table holds probabilities all the same, whose logarithms are scores.
         order: How the cut-offs work together.
         mask: bool.
         bias: floating.
@@ -200,6 +201,7 @@ class FlatLaw:
 
     table: jax.Array
     is_logits: bool
+    takes_log: bool
     order: Order
     mask: Shared | None
     bias: Shared | None
@@ -289,7 +291,7 @@ class FlatLaw:
         scores = self.scores(row, 0, self.size)
         maxima = block_maxima(scores)
         if self.temperature is None:
-            likeliest, largest = None, jnp.max(maxima)
+            likeliest, largest = None, largest_of(maxima)
         else:
             likeliest, largest = choose_largest(maxima, partial(self.scores, row), self.size)
         is_good = jnp.isfinite(largest) & (largest > self.no_mass_score)
@@ -332,13 +334,12 @@ class FlatLaw:
         bias: jax.Array | None,
         rows: jax.Array,
     ) -> jax.Array:
-        if not self.is_logits:
+        if self.takes_log or not self.is_logits:
             entries = jnp.maximum(entries, 0.0)
+        if self.takes_log:
+            entries = jnp.log(entries)
         if bias is not None:
-            if self.is_logits:
-                entries += bias
-            else:
-                entries = jnp.maximum(entries * jnp.exp(bias), 0.0)
+            entries += bias
         if mask is not None:
             entries = jnp.where(mask, entries, self.no_mass_score)
         valid = [

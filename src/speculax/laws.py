@@ -136,7 +136,9 @@ def flat_law_with_settings(law: Law) -> FlatLaw:
     table = law.table.reshape(-1, law.size)
     return FlatLaw(
         table=table,
-        is_logits=law.is_logits,
+        # A bias is added to logarithms: as a factor it would overflow.
+        is_logits=law.is_logits or law.bias is not None,
+        takes_log=not law.is_logits and law.bias is not None,
         order=law.order,
         normalizers=jax.tree.map(flatten, law.normalizers),
         **vary_with(shared | settings, table),

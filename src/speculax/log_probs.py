@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from speculax.arrays import as_array, check_kind
+from speculax.arrays import as_array, as_int32, check_kind
 from speculax.batching import map_rows, number_rows
 from speculax.flat_laws import Normalizer, find_entries
 from speculax.inverse_cdf import block_sums
@@ -65,7 +65,7 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
 @jax.jit
 def _log_probs(law: Law, tokens: jax.Array) -> LogProbs:
     flat, lead = flat_law_with_settings(law), tokens.shape
-    tokens = tokens.reshape(-1).astype(jnp.int32)
+    tokens = as_int32(tokens.reshape(-1))
     rows = number_rows(tokens.shape[0], flat)
     ids = flat_ids(law)
     if ids is not None:

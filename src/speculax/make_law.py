@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from speculax.arrays import as_array, check_kind
+from speculax.arrays import as_array, as_int32, check_kind
 from speculax.flat_laws import SETTINGS, Order
 from speculax.laws import Law
 
@@ -217,13 +217,17 @@ def _check_rows(rows: ArrayLike | None, num_settings: dict[str, int]) -> None:
 
 
 def _cast(array: jax.Array | None, dtype: Any) -> jax.Array | None:
-    return None if array is None else array.astype(dtype)
+    if array is None:
+        return None
+    return as_int32(array) if dtype == jnp.int32 else array.astype(dtype)
 
 
 def _is_in_range(name: str, values: np.ndarray) -> np.ndarray:
     """Which values of a setting mean something, in the precision they are used in."""
     with np.errstate(over="ignore"):
-        values = values if name == "top_k" else values.astype(np.float32)
+        if name != "top_k":
+            values = values.astype(np.float32)
+            values = np.where(abs(values) < np.finfo(np.float32).tiny, 0, values)  # as XLA does
     return SETTINGS[name].holds(values)
 
 

@@ -461,3 +461,34 @@ def test_normalized_laws_are_the_same_laws():
 def test_normalizing_what_needs_none():
     plain = sx.law_from_probs(probabilities())
     assert plain.normalize().normalizers is None
+
+
+def test_a_bias_of_any_size_on_probabilities():
+    """As on logits; a factor exp(bias) would overflow."""
+    probs = np.array([[0.5, 0.25, 0.25, 0]], np.float32)
+    token = jnp.array([1])
+    for bias in ([0, 100, 0, 100], [-100] * 4, [0, -100, 0, 0], [1000, 0, -1000, 0]):
+        bias = np.array(bias, np.float32)
+        got = sx.log_probs(sx.law_from_probs(probs, bias=bias), token)
+        with np.errstate(divide="ignore"):
+            want = sx.log_probs(sx.law_from_logits(np.log(probs), bias=bias), token)
+        np.testing.assert_allclose(got.after, want.after, rtol=1e-6)
+        assert np.isfinite(want.after).all()
+
+
+def test_integers_beyond_32_bits_are_the_nearest():
+    probs = np.array([[0.5, 0.25, 0.25]], np.float32)
+    law = sx.law_from_probs(probs, top_k=np.uint32(2**32 - 1))
+    assert sx.sample(law, jnp.array([0.9])).tolist() == [2]
+    with jax.enable_x64(True):
+        wide = jnp.int64(2**32 + 1)
+        law = sx.law_from_probs(probs, top_k=wide)
+        assert sx.sample(law, jnp.array([0.9])).tolist() == [2]
+        assert np.isneginf(sx.log_probs(law, wide[None]).after).all()
+        ids = jnp.array([[2**32 + 1, 5, -(2**40)]])
+        assert sx.law_from_probs(probs, ids=ids).ids.tolist() == [[2**31 - 1, 5, -(2**31)]]
+
+
+def test_a_subnormal_top_p_is_zero():
+    with pytest.raises(ValueError, match="top_p must be above 0"):
+        sx.law_from_probs(np.ones((1, 3)), top_p=1e-39)

@@ -197,3 +197,19 @@ def test_shapes_and_types_are_checked_too():
         sx.check_inputs(**arguments() | {"accept_uniforms": np.zeros((2, 2), np.float32)})
     with pytest.raises(TypeError, match="target_probs"):
         sx.check_inputs(**arguments() | {"target_probs": np.ones((2, 4, 4), np.int32)})
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[[1, 1]]], r"ids of draft_probs\[0, 0, 1\] is 1, expected ids once in a row"),
+        ([[[1, 99]]], r"ids of draft_probs\[0, 0, 1\] is 99, expected an id below 3"),
+    ],
+)
+def test_ids_of_sparse_drafts(ids, message):
+    half, target = np.full((1, 1), 0.5), np.full((1, 2, 3), 1 / 3)
+    draft = sx.law_from_probs(np.array([[[0.5, 0.5]]]), ids=np.array(ids))
+    with pytest.raises(ValueError, match=message):
+        sx.check_inputs([[1]], draft, target, half, half[0])
+    good = sx.law_from_probs(np.array([[[0.5, 0.5, 0, 0]]]), ids=np.array([[[1, 0, -1, -1]]]))
+    sx.check_inputs([[1]], good, target, half, half[0])

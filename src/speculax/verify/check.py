@@ -72,6 +72,7 @@ def check_inputs(
 
     if arguments.draft_probs is not None and length > 0:
         draft = as_law("draft_probs", arguments.draft_probs)
+        problems.add_ids("the ids of draft_probs", draft, vocab_size)
         problems.add_law("draft_probs", draft, is_drafted)
         ids = np.clip(tokens, 0, vocab_size - 1).astype(np.int32)
         chosen = _probabilities(draft, ids)
@@ -131,6 +132,19 @@ class _Problems:
             hint = "allow at least one token"
             self.add(f"the mass of {name}", totals.reshape(is_read.shape), is_wrong, "some", hint)
         return None
+
+    def add_ids(self, name: str, law: Law, vocab_size: int) -> None:
+        if law.ids is None:
+            return
+        ids = np.asarray(law.ids)
+        is_outside = (ids < -1) | (ids >= vocab_size)
+        self.add(name, ids, is_outside, f"an id below {vocab_size}, or -1", "leave it out")
+        order = np.argsort(ids, axis=-1, kind="stable")
+        ordered = np.take_along_axis(ids, order, axis=-1)
+        again = np.zeros(ids.shape, bool)
+        is_again = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
+        np.put_along_axis(again, order[..., 1:], is_again, axis=-1)
+        self.add(name, ids, again, "ids once in a row", "add their probabilities up")
 
     def add_rows(self, name: str, probs: np.ndarray, is_read: np.ndarray) -> None:
         is_negative = is_read[:, :, None] & (probs < 0)

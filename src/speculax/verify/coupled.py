@@ -8,9 +8,9 @@ the drafter and the draft length. Lossless.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
+from speculax.arrays import as_array
 from speculax.coupling import as_keys, coupled_token
 from speculax.flat_laws import FlatLaw
 from speculax.laws import Law, as_law, flat_law_with_settings
@@ -62,7 +62,8 @@ def verify_coupled(
         >>> bool((verdict["tokens"] == own).all())
         True
     """
-    shape = np.shape(draft_tokens)
+    draft_tokens = as_array("draft_tokens", draft_tokens)
+    shape = draft_tokens.shape
     unused = jnp.zeros(shape, jnp.float32), jnp.zeros(shape[:1], jnp.float32)
     arguments = as_arguments(draft_tokens, None, target, *unused, draft_lengths, "target")
     batch = arguments.draft_tokens.shape[0]
