@@ -8,6 +8,14 @@ os.environ["XLA_FLAGS"] = (
 ).strip()
 
 import jax
+import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _free_programs():
+    """Drop compiled programs after each file: a process can map so many, and then XLA crashes."""
+    yield
+    jax.clear_caches()
