@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import textbook
 from machine import describe
 from timing import measure_all, seconds, side_by_side
 
 import speculax as sx
+from speculax.conformance.verifier import textbook
 
 SHAPES = [(1, 4, 32_000), (8, 4, 151_936), (32, 4, 151_936), (8, 8, 262_144)]
 ALL_RULES = [(8, 4, 151_936), (8, 8, 262_144)]  # only the token rule at the others

@@ -11,9 +11,8 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import speculax as sx
-
-from . import oracle
-from .edges import SETTINGS
+from speculax.conformance.verifier import oracle
+from speculax.conformance.verifier.edges import SETTINGS
 
 LOSSY = list(SETTINGS)
 VERIFIERS = {

@@ -13,9 +13,19 @@ import numpy as np
 import pytest
 
 import speculax as sx
-
-from . import edges, mutants, oracle
-from .edges import EDGES, LARGEST, SETTINGS
+from speculax.conformance.verifier import edges, mutants, oracle
+from speculax.conformance.verifier.edges import EDGES, LARGEST, SETTINGS
+from speculax.conformance.verifier.large import (
+    LARGE,
+    end_of_mass_failures,
+    equal_row_failures,
+    large_bonus_failures,
+    large_rows,
+    large_uniforms,
+    narrow_id_failures,
+    twin_failures,
+    wide_id_failures,
+)
 
 VERIFIERS = {
     "token": sx.verify_token,
@@ -113,80 +123,12 @@ def test_edges_on_accelerators(name, platform):
 # --- Equal rows
 
 
-def equal_row_failures(verifier):
-    """Random rows of float32 numbers of every size, the draft's and the target's the same."""
-    rng = np.random.default_rng(1)
-    size = (4096, 3, 4)
-    target = np.ldexp(rng.uniform(0.5, 1, size), rng.integers(-125, 1, size)).astype(np.float32)
-    target[:64] = 2.0**-126
-    ids = rng.integers(0, 4, (4096, 2)).astype(np.int32)
-    accept = np.full((4096, 2), LARGEST, np.float32)
-    accept[1::2] = rng.random((2048, 2), np.float32)
-    out = verifier(ids, target[:, :2], target, accept, np.zeros(4096, np.float32))
-    refused = np.flatnonzero(np.asarray(out["num_accepted"]) != 2)
-    return [f"ids {ids[b]}, rows {target[b]}, uniforms {accept[b]}" for b in refused]
-
-
 @pytest.mark.parametrize("name", RATIO)
 def test_equal_rows_of_any_size_accept_everything(name):
     assert not equal_row_failures(JITTED[name])
 
 
 # --- Zero weights in a large vocabulary
-
-LARGE = 262_144
-
-
-def large_rows():
-    """Eight rows with at least half of the entries masked, in the ways masks come."""
-    rng = np.random.default_rng(2)
-    ids = np.arange(LARGE)
-    half = rng.permutation(LARGE) < LARGE // 2
-    peak = np.full(LARGE, 1e-12)
-    peak[LARGE // 3] = 0.999999
-    rows = [
-        rng.exponential(size=LARGE) * (ids % 2),
-        (1 - ids % 2) / LARGE,
-        (ids >= LARGE // 2) * rng.random(LARGE),
-        (ids < LARGE // 2) / LARGE,
-        np.exp(3 * rng.normal(size=LARGE)) * half,
-        peak * (half | (peak > 0.5)),
-        (ids == LARGE - 3) * 1.0,
-        half * 1e-30,
-    ]
-    return np.stack([row / max(row.sum(), 1e-20) for row in rows]).astype(np.float32)
-
-
-def large_uniforms(rows, more):
-    """The ends, points where XLA's own running sum rises without weight, and more."""
-    ends = [0.0, 2.0**-149, 2.0**-24, 0.5, 1 - 2.0**-22, 1 - 2.0**-23, LARGEST]
-    rng = np.random.default_rng(3)
-    cumulative = np.asarray(jax.jit(partial(jnp.cumsum, axis=1))(rows))
-    before = np.maximum.accumulate(cumulative, axis=1)[:, :-1]
-    rises = (rows[:, 1:] == 0) & (before < cumulative[:, 1:])
-    tricky = rng.random((8 if more else 2, 8), np.float32)
-    for b in range(8):
-        places = np.flatnonzero(rises[b])
-        if len(places):
-            tricky[:, b] = before[b, rng.choice(places, len(tricky))] / cumulative[b, -1]
-    return [np.full(8, s, np.float32) for s in ends] + [*tricky, *rng.random((more, 8), np.float32)]
-
-
-def large_bonus_failures(verifier, more=8):
-    """Bonus draws: every id that comes out has weight."""
-    rows = large_rows()
-    target = jnp.asarray(rows[:, None])
-    none = np.zeros((8, 0), np.float32)
-    wrong = []
-    for sample in large_uniforms(rows, more):
-        out = verifier(none.astype(np.int32), None, target, none, sample)
-        drawn = np.asarray(out["tokens"])[:, 0]
-        wrong += [
-            f"row {b}, uniform {sample[b]!r}: token {y}"
-            for b, y in enumerate(drawn)
-            if y < 0 or not rows[b, y] > 0
-        ]
-    return wrong
 
 
 def large_residual_failures(verifier, more=8):
@@ -274,32 +216,6 @@ def large_refused_failures(verifier, more=8):
             for b, y in enumerate(drawn)
             if y < 0 or not rows[b, y] > 0 or y == ids[b, 0]
         ]
-    return wrong
-
-
-def end_of_mass_failures(verifier):
-    """Uniforms at the last token before a masked stretch, where rounding may leave none to choose.
-
-    Implementations sum in pieces; the stretches end where such pieces do.
-    """
-    rng = np.random.default_rng(7)
-    batch, vocab = 2048, 1300
-    rows = rng.exponential(size=(batch, vocab)) * (rng.random((batch, vocab)) < 0.5)
-    for end in (128, 256, 512, 1024, vocab):
-        rows[:, end - 9 : end] = 0
-    rows = (rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
-    cumulative = rows.cumsum(axis=1, dtype=np.float64)
-    none = np.zeros((batch, 0), np.float32)
-    target = jnp.asarray(rows[:, None])
-    wrong = []
-    for end in (128, 256, 512, 1024, vocab):
-        sample = (cumulative[:, end - 1] / cumulative[:, -1]).astype(np.float32)
-        for _ in range(4):
-            out = verifier(none.astype(np.int32), None, target, none, sample)
-            drawn = np.asarray(out["tokens"])[:, 0]
-            bad = (drawn < 0) | ~(rows[np.arange(batch), drawn] > 0)
-            wrong += [f"row {b}: token {drawn[b]}" for b in np.flatnonzero(bad)]
-            sample = np.nextafter(sample, np.float32(0))
     return wrong
 
 
@@ -481,26 +397,6 @@ def test_same_row_in_any_company(name, vocab):
     assert not company_failures(JITTED[name], vocab, name, thorough)
 
 
-def twin_failures(verifier, vocab):
-    """One row drawn from alone, as two rows and as eight, at uniforms on the edges of tokens."""
-    rng = np.random.default_rng(6)
-    row = rng.exponential(size=vocab)
-    row = (row / row.sum()).astype(np.float32)
-    cumulative = np.cumsum(row.astype(np.float64))
-    wrong = []
-    for sample in cumulative[rng.integers(0, vocab, 60)] / cumulative[-1]:
-        drawn = set()
-        for batch in (1, 2, 8) if vocab < 1000 else (1, 8):
-            none = np.zeros((batch, 0), np.float32)
-            target = np.tile(row, (batch, 1, 1))
-            uniforms = np.full(batch, sample, np.float32)
-            out = verifier(none.astype(np.int32), None, target, none, uniforms)
-            drawn |= {*np.asarray(out["tokens"])[:, 0].tolist()}
-        if len(drawn) > 1:
-            wrong.append(f"uniform {sample}: tokens {sorted(drawn)}")
-    return wrong
-
-
 @pytest.mark.parametrize("vocab", [600, 5000])
 def test_alone_as_two_and_as_eight(vocab):
     skip_if_rounded_otherwise("token", vocab)
@@ -607,17 +503,6 @@ def test_types(name, types):
         assert not typed_failures(JITTED[name], name, *types)
 
 
-def narrow_id_failures(verifier, id_type):
-    """The ids' type need not hold the size of the vocabulary (300 is 44 in eight bits)."""
-    law = np.zeros((1, 1, 300), np.float32)
-    law[..., 100], law[..., 290] = 0.75, 0.25
-    ids = jnp.asarray(np.array([[100]], id_type))
-    half = np.full((1, 1), 0.5, np.float32)
-    out = verifier(ids, law, np.concatenate([law, law], 1), half, np.full(1, 0.875, np.float32))
-    got = np.asarray(out["tokens"]).tolist()
-    return [] if got == [[100, 290]] else [f"{np.dtype(id_type).name}: {got}"]
-
-
 @pytest.mark.parametrize(
     ("name", "id_type"), [("token", np.int8), ("token", np.uint8), ("block", np.uint8)]
 )
@@ -633,18 +518,6 @@ WIDE_IDS = [
     np.uint64(2**64 - 1),
     np.uint64(2**32 + 1),
 ]
-
-
-def wide_id_failures(verifier, token):
-    """Cut to 32 bits, these would be -1 or the token that has all of the mass."""
-    law = np.array([[[0, 1, 0, 0]]], np.float32)
-    with jax.enable_x64(True):
-        ids = jnp.asarray(np.array([[token]]))
-        assert ids.dtype == token.dtype
-        zero = np.zeros((1, 1), np.float32)
-        out = verifier(ids, law, np.concatenate([law, law], 1), zero, zero[0])
-    got = np.asarray(out["num_accepted"]).tolist(), np.asarray(out["tokens"]).tolist()
-    return [] if got == ([0], [[1, -1]]) else [f"{token!r}: {got}"]
 
 
 @pytest.mark.parametrize(
@@ -734,6 +607,7 @@ CAUGHT_BY = {
     "BonusFromLastDraftRow": "equal rows accept everything",
     "BonusSubtractsDraft": "rows that sum to one only roughly are normalised",
     "ResidualNotNormalised": "rows that sum to one only roughly are normalised",
+    "ResidualNotNormalisedToZero": "rows that sum to one only roughly are normalised",
     "InclusiveCumulative": "cumulative probability meets the uniform exactly",
     "AcceptUniformReused": "a residual of zero mass draws from the target row",
     "NaNRowGivesToken": "a target row that cannot be drawn from gives -1",

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import chi2
 
 import speculax as sx
-
-from . import mutants, oracle
+from speculax.conformance.verifier import mutants, oracle
 
 TOKEN, GREEDY = jax.jit(sx.verify_token), jax.jit(sx.verify_greedy)
 BLOCK, SAMPLED = jax.jit(sx.verify_block), jax.jit(sx.verify_sampled)

@@ -14,9 +14,16 @@ import pytest
 
 import speculax as sx
 from speculax import theory
-
-from . import cells, mutants
-from .cells import STEPS, Laws, cut_steps, law_of_step, law_of_steps, paths_of, total_variation
+from speculax.conformance.verifier import cells, mutants
+from speculax.conformance.verifier.cells import (
+    STEPS,
+    Laws,
+    cut_steps,
+    law_of_step,
+    law_of_steps,
+    paths_of,
+    total_variation,
+)
 
 VERIFIERS = {name: jax.jit(getattr(sx, f"verify_{name}")) for name in ("token", "block", "sampled")}
 GREEDY = jax.jit(sx.verify_greedy)

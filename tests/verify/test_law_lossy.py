@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 
 import speculax as sx
-
-from . import cells
-from .cells import Laws, cut_steps, law_of_step, paths_of, total_variation
+from speculax.conformance.verifier import cells
+from speculax.conformance.verifier.cells import (
+    Laws,
+    cut_steps,
+    law_of_step,
+    paths_of,
+    total_variation,
+)
 
 RULES = {
     name: jax.jit(getattr(sx, f"verify_lossy_{name}"))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from speculax.cli.check import check
 from speculax.cli.generate import generate
 from speculax.cli.info import info
 
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(check)
 app.command()(info)
 
 

@@ -5,6 +5,8 @@ found by bisection on the lines of the grid of 24 bits that uniforms lie on; the
 probabilities of the paths, are the law. What is cut is the float32 code itself.
 """
 
+# pyright: reportMissingParameterType=false
+
 from bisect import insort
 from collections import defaultdict
 from itertools import pairwise, product
@@ -28,10 +30,12 @@ class Cell(NamedTuple):
 
     @property
     def size(self):
+        """The probability that the uniforms lie in it."""
         return float(np.prod([(b - a) / STEPS for a, b in zip(self.low, self.high, strict=True)]))
 
     @property
     def emitted(self):
+        """The tokens that come out."""
         return self.tokens[: self.num_accepted + 1]
 
 
@@ -171,7 +175,8 @@ class Laws:
 
     def __init__(self, seed, kind, order, vocab=3):
         rng = np.random.default_rng([seed, KINDS.index(kind)])
-        self.order, self.vocab, self.target, self.draft = order, vocab, {}, {}
+        self.kind, self.order, self.vocab = kind, order, vocab
+        self.target, self.draft = {}, {}
         for length in range(order + 1):
             for word in product(range(vocab), repeat=length):
                 p, q = rng.dirichlet(np.ones(vocab), 2)
@@ -187,6 +192,7 @@ class Laws:
                 self.draft[word] = q.astype(np.float32)
 
     def word(self, prefix):
+        """The part of a prefix that the laws depend on."""
         return prefix[max(len(prefix) - self.order, 0) :]
 
     def rows(self, table, prefix, tokens):
@@ -194,6 +200,7 @@ class Laws:
         return np.stack([table[self.word(prefix + tokens[:i])] for i in range(len(tokens) + 1)])
 
     def probability(self, table, prefix, tokens):
+        """That of tokens after a prefix."""
         rows = self.rows(table, prefix, tokens).astype(np.float64)
         rows /= rows.sum(axis=1, keepdims=True)
         return float(np.prod([row[x] for row, x in zip(rows, tokens, strict=False)]))
@@ -217,6 +224,7 @@ def _with_zeros(row, rng):
 
 
 def paths_of(vocab, drafts):
+    """All draft sequences."""
     return list(product(range(vocab), repeat=drafts))
 
 
@@ -257,6 +265,7 @@ def cut_steps(verifier, starts, drafts, lengths=None, dense=True, poison=False, 
     if lengths is not None:
         lengths = np.array([lengths(x) for x in paths] * len(starts), np.int32)
     if poison:
+        assert lengths is not None
         beyond = np.arange(drafts + 1) > lengths[:, None]
         ids = np.where(beyond[:, 1:], -7, ids)
         draft = np.where(beyond[:, 1:, None], np.float32(np.nan), draft)
@@ -269,7 +278,7 @@ def cut_steps(verifier, starts, drafts, lengths=None, dense=True, poison=False, 
 
 
 def is_well_formed(cell, path, vocab):
-    """n accepted draft tokens, one token of the vocabulary, then -1."""
+    """N accepted draft tokens, one token of the vocabulary, then -1."""
     n, tokens = cell.num_accepted, cell.tokens
     return (
         0 <= n <= len(path)
@@ -351,4 +360,5 @@ def words(laws):
 
 
 def total_variation(law, other):
+    """Half the sum of absolute differences."""
     return float(np.abs(law - other).sum() / 2)

@@ -5,6 +5,8 @@ the tokens it must emit. All numbers are exact in float32 and, unless a case is 
 are the comparisons.
 """
 
+# pyright: reportMissingParameterType=false
+
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,19 @@ ZERO = [0.0] * 4
 
 
 class Case(NamedTuple):
-    emitted: list  # the accepted tokens and the extra one: n + 1 of them
+    """One row of a batch.
+
+    Attributes:
+        emitted: The accepted tokens and the extra one: n + 1 of them.
+        ids: The draft tokens.
+        draft: Their laws; None for point masses.
+        target: The target's laws.
+        accept: The accept uniforms.
+        sample: The sample uniform.
+        length: How many draft tokens there are; None for all.
+    """
+
+    emitted: list
     ids: list
     draft: list | None
     target: list
@@ -43,10 +57,12 @@ def case(
     sample=0.5,
     length=None,
 ):
+    """A case, its parts ordinary if they are not given."""
     return Case(emitted, ids, draft, target, accept, sample, length)
 
 
 def one_hot(token):
+    """All mass on one token."""
     return [float(i == token) for i in range(4)]
 
 
@@ -334,6 +350,7 @@ DRAFT1, TARGET1 = [0.125, 0.5, 0.375, 0], [0.5, 0, 0.5, 0]
 
 
 def block(emitted, first_row, draft, target, accept, sample=0.5, ids=(0, 1), bonus=None, **rest):
+    """A case of the block rule whose first draft is token 0 and second token 1."""
     laws = (DRAFT0, draft), (first_row, target, one_hot(3) if bonus is None else bonus)
     return case(emitted, ids, *laws, accept, sample, **rest)
 
@@ -801,6 +818,7 @@ GREEDY = {
 
 
 def merged(*tables):
+    """Tables put together, edge by edge."""
     return {edge: [c for t in tables for c in t.get(edge, [])] for t in tables for edge in t}
 
 
@@ -856,6 +874,7 @@ NEIGHBOURS = [
 
 
 def as_given(verifier, one):
+    """The case alone, its length only if it has one."""
     arguments, extra = arrays([one])
     return verifier(*arguments, **extra), 0
 

@@ -4,6 +4,10 @@ They share no code with `speculax`. With ``number=Fraction`` every comparison an
 exact; with ``number=float`` a row is worked out in float64, which is what large vocabularies need.
 """
 
+# pyright: basic, reportMissingParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportIncompatibleMethodOverride=false
+
 from fractions import Fraction
 from functools import partial
 from math import exp, fsum, isfinite, isinf, isnan, log
@@ -209,7 +213,7 @@ def sampled_row(ids, draft, target, accept, sample, length=None, number=Fraction
 
 
 def typical(token, row, uniform, place, number, *, epsilon=0.09, delta=0.3):
-    """target > min(epsilon, delta * exp(-entropy))."""
+    """Target > min(epsilon, delta * exp(-entropy))."""
     row = np.maximum(np.asarray(row, np.float64), 0.0).tolist()
     entropy = -fsum(p * log(p) for p in row if p != 0)
     threshold = min(np.float32(epsilon), np.float32(delta) * exp(-entropy))

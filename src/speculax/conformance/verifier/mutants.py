@@ -5,13 +5,17 @@ every one of these. The rules that `RULES` names are right and must pass, so tha
 something; a mutant replaces one of their parts. NumPy, float64, same signature as the verifiers.
 """
 
+# pyright: basic, reportMissingParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportIncompatibleMethodOverride=false
+
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .edges import LARGEST, SETTINGS
+from speculax.conformance.verifier.edges import LARGEST, SETTINGS
 
 
 class Rule:
@@ -517,6 +521,13 @@ class ResidualNotNormalised(TokenRule):
         return np.minimum(beyond, weights.shape[1] - 1)
 
 
+class ResidualNotNormalisedToZero(TokenRule):
+    """The residual was never normalised; where no sum exceeds the uniform, argmax gives token 0."""
+
+    def draw(self, weights, uniform):
+        return (weights.cumsum(axis=1) > uniform[:, None]).argmax(axis=1)
+
+
 class InclusiveCumulative(TokenRule):
     """cumulative >= uniform: a token without mass comes out at uniform 0."""
 
@@ -554,6 +565,7 @@ class BareCumsum(TokenRule):
 
 @jax.jit
 def bare_cumsum(weights, uniform):
+    """The draw as everybody writes it first."""
     cumulative = jnp.cumsum(weights, axis=1)
     return jnp.argmax(cumulative > (uniform * cumulative[:, -1])[:, None], axis=1)
 
@@ -1030,6 +1042,7 @@ MUTANTS = {
 
 
 def wrong_ones(rule):
+    """The mutants of a rule."""
     return {name: mutant for name, mutant in MUTANTS.items() if isinstance(mutant, rule)}
 
 

@@ -1,5 +1,7 @@
 """Verification as engines mostly write it: whole arrays, a cumulative sum over V, argmax."""
 
+# pyright: reportMissingParameterType=false
+
 import jax.numpy as jnp
 
 

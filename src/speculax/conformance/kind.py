@@ -1,0 +1,60 @@
+"""What a function can be checked as."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.report import Diagnosis, Level, Outcome
+
+Check = Callable[[Candidate, str, Level], Outcome]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A function that is known to be right, or wrong in a known way, to test the checks by.
+
+    Attributes:
+        name: Its name.
+        rule: The rule it belongs to.
+        fault: What it does wrong; None if it is right.
+        make: Makes the candidate.
+    """
+
+    name: str
+    rule: str
+    fault: str | None
+    make: Callable[[], Candidate]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of function, and the stages it goes through.
+
+    Attributes:
+        name: What `--as` calls it.
+        parameters: The names of its parameters, in order.
+        rules: The rules it can be held to; the first if none is named.
+        stages: The checks, by the name of the stage: `check(candidate, rule, level)`.
+        on_demand: Stages that run only if they are asked for.
+        diagnose: Finds the known mistake that a function behaves like.
+        specimens: What the checks themselves are tested by.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    rules: tuple[str, ...]
+    stages: dict[str, Check]
+    on_demand: frozenset[str] = frozenset()
+    diagnose: Callable[[Candidate, str, Level], Diagnosis | None] | None = None
+    specimens: Callable[[], list[Specimen]] = list
+
+
+KINDS = {
+    "verifier": "speculax.conformance.verifier.kind",
+}
+
+
+def load_kind(name: str) -> Kind:
+    """A kind by name, one of `KINDS`."""
+    return import_module(KINDS[name]).KIND

@@ -1,0 +1,144 @@
+"""One call of a verifier under test: its arguments, its result, and both as pasteable Python."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
+
+PARAMETERS = (
+    "draft_tokens",
+    "draft_probs",
+    "target_probs",
+    "accept_uniforms",
+    "sample_uniforms",
+)
+KEYS = {"num_accepted", "tokens"}
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call, NumPy arrays; see `verify_token`."""
+
+    draft_tokens: np.ndarray
+    draft_probs: np.ndarray | None
+    target_probs: np.ndarray
+    accept_uniforms: np.ndarray
+    sample_uniforms: np.ndarray
+    draft_lengths: np.ndarray | None = None
+
+    def row(self, b: int) -> "Arguments":
+        """One row as a batch of its own."""
+        return self.take(slice(b, b + 1))
+
+    def take(self, rows: Any) -> "Arguments":
+        """Some of the rows; a single one, without its batch axis, if `rows` is a number."""
+        taken: list[Any] = [None if a is None else a[rows] for a in self]
+        return Arguments(*taken)
+
+    def cut(self, drafts: int) -> "Arguments":
+        """The first draft tokens only."""
+        draft = None if self.draft_probs is None else self.draft_probs[:, :drafts]
+        return self._replace(
+            draft_tokens=self.draft_tokens[:, :drafts],
+            draft_probs=draft,
+            target_probs=self.target_probs[:, : drafts + 1],
+            accept_uniforms=self.accept_uniforms[:, :drafts],
+        )
+
+
+class Result(NamedTuple):
+    """`num_accepted` (B,) and `tokens` (B, G+1)."""
+
+    num_accepted: np.ndarray
+    tokens: np.ndarray
+
+    def row(self, b: int) -> tuple[int, list[int]]:
+        """One row of both."""
+        return int(self.num_accepted[b]), self.tokens[b].tolist()
+
+
+def run(candidate: Candidate, arguments: Arguments) -> Result:
+    """Call a verifier.
+
+    Raises:
+        WrongFormError: If what it returns is no verdict.
+        Exception: Whatever the function raises.
+    """
+    *positional, lengths = arguments
+    named = {} if lengths is None else {"draft_lengths": lengths}
+    result = candidate(*positional, **named)
+    return read(result, arguments)
+
+
+def as_verifier(candidate: Candidate) -> Callable[..., dict[str, np.ndarray]]:
+    """A candidate with the signature of the verifiers, NumPy arrays in and out."""
+
+    def verifier(*arrays: Any, draft_lengths: Any = None) -> dict[str, np.ndarray]:
+        result = run(candidate, Arguments(*arrays, draft_lengths=draft_lengths))
+        return {"num_accepted": result.num_accepted, "tokens": result.tokens}
+
+    return verifier
+
+
+def read(result: Any, arguments: Arguments) -> Result:
+    """What a verifier returned, its form checked but for dtypes."""
+    if not isinstance(result, dict):
+        raise WrongFormError(f"returned {_a(result)}, not a dict")
+    if set(result) != KEYS:
+        raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
+    n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
+    batch, drafts = arguments.draft_tokens.shape
+    for name, array, shape in (
+        ("num_accepted", n, (batch,)),
+        ("tokens", tokens, (batch, drafts + 1)),
+    ):
+        if array.shape != shape:
+            raise WrongFormError(f"returned {name} of shape {array.shape}, not {shape}")
+    return Result(n, tokens)
+
+
+def _a(value: Any) -> str:
+    if value is None:
+        return "None (is a return missing?)"
+    return f"a {type(value).__name__}"
+
+
+def snippet(candidate: Candidate, arguments: Arguments, largest: int = 400) -> str:
+    """A call as Python that can be pasted; nothing if the arrays are large."""
+    if any(a is not None and a.size > largest for a in arguments):
+        return ""
+    place, _, name = candidate.origin.rpartition(":")
+    module = place.removesuffix(".py").rpartition("/")[2] if place.endswith(".py") else place
+    root = name.partition(".")[0]
+    make, imports = {
+        "jax": ("jnp.array", "import jax.numpy as jnp"),
+        "torch": ("torch.tensor", "import torch"),
+        "numpy": ("np.array", "import numpy as np"),
+    }[candidate.framework]
+    lines = [imports, f"from {module} import {root}", "", f"{name}("]
+    for key, value in zip(Arguments._fields, arguments, strict=True):
+        if value is None:
+            if key == "draft_probs":
+                lines.append("    draft_probs=None,")
+            continue
+        kind = make.partition(".")[0]
+        dtype = f"{kind}.{value.dtype}"
+        lines.append(f"    {key}={make}({literal(value)}, dtype={dtype}),")
+    text = "\n".join([*lines, ")"])
+    if "nan" in text or "inf" in text:
+        text = "from math import inf, nan\n" + text
+    return text
+
+
+def literal(array: np.ndarray) -> str:
+    """Nested lists; floats as short as gives the same float of their type."""
+    if array.ndim == 0:
+        return _number(array[()])
+    return f"[{', '.join(literal(a) for a in array)}]"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, np.floating):
+        return str(value) if np.isfinite(value) else str(float(value))
+    return str(value.item())

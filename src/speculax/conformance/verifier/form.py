@@ -1,0 +1,136 @@
+"""The form of a verifier: what it returns, and that it lives with `jit` and `vmap`."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.conformance.candidate import Candidate, as_numpy
+from speculax.conformance.explain import explain
+from speculax.conformance.report import Failure, Level, Outcome
+from speculax.conformance.verifier.call import PARAMETERS, Arguments, read, run, snippet
+from speculax.conformance.verifier.instances import draw_instances
+from speculax.conformance.verifier.rules import Rule
+
+SIZES = [(1, 1, 1), (1, 1, 2), (3, 2, 5), (2, 0, 4)]  # (B, G, V)
+
+
+def check_form(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
+    """Keys, shapes, dtypes and padding; tracing, retracing and `vmap` if it is compiled."""
+    del rule, level
+    parts: list[Callable[[Candidate], Iterator[Failure | None]]] = [_check_result, _check_sizes]
+    if candidate.compiled:
+        parts += [_check_retrace, _check_vmap]
+    checks, failures = 0, []
+    notes = [] if candidate.compiled else ["not under jax.jit: tracing and vmap were not checked"]
+    for part in parts:
+        found = list(part(candidate))
+        checks += len(found)
+        failures = [failure for failure in found if failure is not None]
+        if failures:  # what comes after would say the same once more
+            stops = part is _check_result and len(found) == 1
+            return Outcome(checks, failures, notes, stops)
+    return Outcome(checks, [], notes)
+
+
+def _instance(batch: int, drafts: int, vocab: int, seed: int = 0) -> Arguments:
+    return next(
+        draw_instances(np.random.default_rng([seed, batch, drafts, vocab]), batch, drafts, vocab)
+    )
+
+
+def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
+    arguments = _instance(2, 2, 4)
+    how = "compiling it with every argument traced" if candidate.compiled else "calling it"
+    try:
+        result = run(candidate, arguments)
+    except Exception as error:
+        failure = explain(candidate, error, how)
+        yield Failure(**{**vars(failure), "snippet": snippet(candidate, arguments)})
+        return
+    yield None
+    for name, array in result._asdict().items():
+        yield _unless(
+            array.dtype == np.int32,
+            f"{name} has the wrong dtype",
+            "int32",
+            str(array.dtype),
+            "Callers index with it and compare it bit for bit; cast with astype(jnp.int32).",
+        )
+    for b in range(len(result.num_accepted)):
+        n, tokens = result.row(b)
+        yield _unless(
+            0 <= n <= 2 and tokens[:n] == arguments.draft_tokens[b, :n].tolist(),
+            "tokens do not begin with the num_accepted draft tokens that were kept",
+            f"{arguments.draft_tokens[b, : max(n, 0)].tolist()} first",
+            f"num_accepted {n}, tokens {tokens}",
+            snippet=snippet(candidate, arguments.row(b)),
+        )
+        yield _unless(
+            all(x == -1 for x in tokens[n + 1 :]),
+            "what comes after the token that was drawn is not -1",
+            f"{tokens[: n + 1] + [-1] * (2 - n)}",
+            f"{tokens}",
+            "Whoever reads the row stops at the first -1.",
+            snippet(candidate, arguments.row(b)),
+        )
+
+
+def _check_sizes(candidate: Candidate) -> Iterator[Failure | None]:
+    for batch, drafts, vocab in SIZES:
+        arguments = _instance(batch, drafts, vocab)
+        try:
+            result = run(candidate, arguments)
+        except Exception as error:
+            failure = explain(candidate, error, f"with B = {batch}, G = {drafts}, V = {vocab}")
+            yield Failure(**{**vars(failure), "snippet": snippet(candidate, arguments)})
+            continue
+        wrong = [b for b in range(batch) if not 0 <= result.num_accepted[b] <= drafts]
+        yield _unless(
+            not wrong,
+            f"num_accepted is outside [0, {drafts}]",
+            "",
+            str(result.num_accepted.tolist()),
+        )
+
+
+def _check_retrace(candidate: Candidate) -> Iterator[Failure | None]:
+    run(candidate, _instance(2, 2, 6))
+    before = candidate.traces
+    for seed in range(1, 4):
+        run(candidate, _instance(2, 2, 6, seed))
+    yield _unless(
+        candidate.traces == before,
+        "new values of the same shapes make jax.jit trace the function again",
+        "one trace",
+        f"{candidate.traces - before} more in 3 calls",
+        "Each trace compiles for seconds; nothing may depend on values but through arrays.",
+    )
+
+
+def _check_vmap(candidate: Candidate) -> Iterator[Failure | None]:
+    parts = [_instance(2, 2, 6, seed) for seed in range(3)]
+    columns = zip(*(part[: len(PARAMETERS)] for part in parts), strict=True)
+    stacked = [jnp.asarray(np.stack(column)) for column in columns]
+    try:
+        result = jax.jit(jax.vmap(candidate.function))(*stacked)
+    except Exception as error:
+        yield explain(candidate, error, "under jax.vmap")
+        return
+    for i, part in enumerate(parts):
+        one = read({key: as_numpy(value)[i] for key, value in result.items()}, part)
+        alone = run(candidate, part)
+        yield _unless(
+            np.array_equal(one.tokens, alone.tokens),
+            "under jax.vmap it gives other tokens than without",
+            f"{alone.tokens.tolist()}",
+            f"{one.tokens.tolist()}",
+            "Negative axes (axis=-1), or indices built with jnp.arange(B), are the usual reasons.",
+        )
+
+
+def _unless(
+    good: bool, what: str, expected: str, actual: str, why: str = "", snippet: str = ""
+) -> Failure | None:
+    return None if good else Failure(what, expected, actual, snippet, why)

@@ -1,0 +1,98 @@
+"""A verifier with the signature of the contract."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import speculax as sx
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
+from speculax.conformance.kind import Check, Kind, Specimen
+from speculax.conformance.report import Diagnosis, Failure, Level, Outcome
+from speculax.conformance.verifier import naming
+from speculax.conformance.verifier.call import PARAMETERS, run, snippet
+from speculax.conformance.verifier.edge_cases import check_edges
+from speculax.conformance.verifier.edges import SETTINGS
+from speculax.conformance.verifier.examples import EXAMPLES
+from speculax.conformance.verifier.form import check_form
+from speculax.conformance.verifier.instances import as_text, check_instances, expected
+from speculax.conformance.verifier.large import check_large
+from speculax.conformance.verifier.law import check_law, check_steps
+from speculax.conformance.verifier.rules import RULES, Rule
+from speculax.conformance.verifier.speed import check_speed
+
+
+def check_examples(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
+    """The three examples of the contract; for other rules the same inputs."""
+    del level
+    failures = []
+    for number, (arguments, results) in enumerate(EXAMPLES, 1):
+        rows = range(len(arguments.draft_tokens))
+        want = results if rule.name == "token" else [expected(rule, arguments.row(b)) for b in rows]
+        try:
+            got = run(candidate, arguments)
+        except Exception as error:
+            failures.append(explain(candidate, error, f"example {number}"))
+            continue
+        wrong = [b for b in rows if got.row(b) != want[b]]
+        if wrong:
+            failures.append(
+                Failure(
+                    f"example {number} comes out wrong",
+                    "; ".join(as_text(*want[b]) for b in rows),
+                    "; ".join(as_text(*got.row(b)) for b in rows),
+                    snippet(candidate, arguments),
+                )
+            )
+    return Outcome(len(EXAMPLES), failures)
+
+
+def _by_name(check: Callable[[Candidate, Rule, Level], Outcome]) -> Check:
+    return lambda candidate, rule, level: check(candidate, RULES[rule], level)
+
+
+def _diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
+    return naming.diagnose(candidate, RULES[rule], level)
+
+
+def _specimens() -> list[Specimen]:
+    """The mutants; the float64 rules they are made from; and this library's own rules."""
+    found = []
+    for name, rule in RULES.items():
+        settings = SETTINGS.get(name, {})
+        ours = partial(getattr(sx, _OURS.get(name, f"verify_{name}")), **settings)
+        found.append(Specimen(f"speculax, {name}", name, None, partial(_candidate, ours, True)))
+        found.append(Specimen(f"float64, {name}", name, None, partial(_candidate, rule.control)))
+        for mutant, function in rule.mutants.items():
+            fault = " ".join((type(function).__doc__ or "").split())
+            found.append(Specimen(mutant, name, fault, partial(_candidate, function)))
+    return found
+
+
+_OURS = {name: f"verify_lossy_{name}" for name in SETTINGS}
+
+
+def _candidate(function: Callable[..., Any], is_ours: bool = False) -> Candidate:
+    name = type(function).__name__
+    framework = "jax" if is_ours else "numpy"
+    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
+
+
+KIND = Kind(
+    name="verifier",
+    parameters=PARAMETERS,
+    rules=tuple(RULES),
+    stages={
+        "form": _by_name(check_form),
+        "examples": _by_name(check_examples),
+        "random instances": _by_name(check_instances),
+        "edges": _by_name(check_edges),
+        "large": _by_name(check_large),
+        "law": _by_name(check_law),
+        "several steps": _by_name(check_steps),
+        "speed": _by_name(check_speed),
+    },
+    on_demand=frozenset({"speed"}),
+    diagnose=_diagnose,
+    specimens=_specimens,
+)
