@@ -1,15 +1,16 @@
 """The flat layout of serving engines: drafts of different lengths, one after another."""
 
 import operator
+from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from speculax.arrays import as_array
-from speculax.flat_laws import Joined
+from speculax.flat_laws import FlatLaw, Joined
 from speculax.laws import Law, as_law, flat_law
 from speculax.types import NO_TOKEN, Verdict
 from speculax.verify.block import block_verdict
@@ -118,14 +119,21 @@ def verify_ragged(
         },
         f"bonus_probs of shape {bonus.shape} and {num_tokens} draft tokens",
     )
-    flat = (flat_law(as_law("law", law)) for law in (target, bonus) if num_tokens)
-    if len({jax.tree.structure(law) for law in flat}) > 1:
+    if num_tokens and _kinds(target) != _kinds(bonus):
         raise ValueError(
             "bonus_probs must be made as target_probs was, got laws with different settings, or "
             "one normalised and one not; pass the same settings to both, with neutral values where "
             "a request does not use them."
         )
     return _verify_ragged(arguments, max_draft_length, rule)
+
+
+def _kinds(law: jax.Array | Law) -> Any:
+    """Which settings a law has; that its rows name them makes no difference."""
+    flat = flat_law(as_law("law", law))
+    if isinstance(flat, FlatLaw):
+        flat = replace(flat, has_settings=None)
+    return jax.tree.structure(flat)
 
 
 class _Arguments(NamedTuple):
