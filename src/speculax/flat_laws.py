@@ -177,7 +177,7 @@ class Shared(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    meta_fields=["is_logits", "takes_log", "order"],
+    meta_fields=["is_logits", "order"],
     data_fields=["table", "mask", "bias", *SETTINGS, "has_settings", "normalizers"],
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,8 +186,7 @@ class FlatLaw:
 
     Attributes:
         table: floating (R, V).
-        is_logits: Whether scores are logits.
-        takes_log: Whether the table holds probabilities all the same, whose logarithms are scores.
+        is_logits: Whether the table holds logits.
         order: How the cut-offs work together.
         mask: bool.
         bias: floating.
@@ -201,7 +200,6 @@ class FlatLaw:
 
     table: jax.Array
     is_logits: bool
-    takes_log: bool
     order: Order
     mask: Shared | None
     bias: Shared | None
@@ -334,12 +332,13 @@ class FlatLaw:
         bias: jax.Array | None,
         rows: jax.Array,
     ) -> jax.Array:
-        if self.takes_log or not self.is_logits:
+        if not self.is_logits:
             entries = jnp.maximum(entries, 0.0)
-        if self.takes_log:
-            entries = jnp.log(entries)
         if bias is not None:
-            entries += bias
+            if self.is_logits:
+                entries += bias
+            else:  # Not logarithms, which would make ties of probabilities that nearly are.
+                entries = jnp.maximum(entries * jnp.exp(bias), 0.0)
         if mask is not None:
             entries = jnp.where(mask, entries, self.no_mass_score)
         valid = [

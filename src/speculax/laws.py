@@ -136,9 +136,7 @@ def flat_law_with_settings(law: Law) -> FlatLaw:
     table = law.table.reshape(-1, law.size)
     return FlatLaw(
         table=table,
-        # A bias is added to logarithms: as a factor it would overflow.
-        is_logits=law.is_logits or law.bias is not None,
-        takes_log=not law.is_logits and law.bias is not None,
+        is_logits=law.is_logits,
         order=law.order,
         normalizers=jax.tree.map(flatten, law.normalizers),
         **vary_with(shared | settings, table),
@@ -171,9 +169,9 @@ def _has_settings(law: Law) -> jax.Array | None:
         return None
     kept = [getattr(law, name) for name in SETTINGS]
     kept += [array[..., 0] for array in (law.mask, law.bias) if array is not None]
-    numbers = {len(array) for array in kept if array is not None and array.ndim > 0}
+    numbers = [array.shape[0] for array in kept if array is not None and array.ndim > 0]
     rows = law.rows.reshape(-1)
-    return None if not numbers else (rows >= 0) & (rows < min(numbers))
+    return (rows >= 0) & (rows < numbers[0]) if numbers else None
 
 
 def _share(setting: jax.Array | None, law: Law) -> Shared | None:

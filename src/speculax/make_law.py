@@ -97,7 +97,8 @@ def law_from_probs(
         top_p: See there.
         min_p: See there.
         mask: See there.
-        bias: Added to the logarithms of the probabilities.
+        bias: Added to the logarithms of the probabilities, from -80 to 80: it is a factor exp(bias)
+            in float32, and beyond that rows may be left without mass that can be used.
         order: See there.
         rows: See there.
         ids: See there. With them, `probs` may hold only the tokens that have mass.
