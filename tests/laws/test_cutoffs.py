@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 import speculax as sx
+from speculax.conformance.sampler import mutants, oracle
+from speculax.conformance.sampler.definition import Sampler, laws_of
+from speculax.conformance.sampler.oracle import Settings
 from speculax.laws import flat_law
 
-from . import oracle
 from .expand import expand
-from .oracle import Settings
 
 MAKE = {"logits": sx.law_from_logits, "probs": sx.law_from_probs}
 # From this size on, likely tokens are looked for in 64 blocks of 64 and what is left over.
@@ -254,140 +255,39 @@ def test_ratio_met_exactly_is_met():
 # --- Wrong definitions
 
 
-class Definition:
-    """The sorted definition, plainly; the wrong ones each change one part of it."""
+def by_definition(make):
+    """The laws as a sampler by definition has them."""
 
-    def __call__(self, table, many, order, kind):
+    def laws(table, many, order, kind):
         table = np.asarray(table).astype(np.float64)
-        rows = [self.row(row, s, order, kind) for row, s in zip(table, many, strict=True)]
-        return np.stack(rows)
+        with np.errstate(divide="ignore"):
+            logits = table if kind == "logits" else np.log(np.maximum(table, 0))
+        return laws_of(make(order), logits, many)
 
-    def row(self, row, s, order, kind):
-        with np.errstate(all="ignore"):
-            logits = row if kind == "logits" else np.log(np.maximum(row, 0))
-            if s.bias is not None:
-                logits = np.float32(logits) + s.bias if kind == "logits" else logits + s.bias
-            logits = logits.astype(np.float64)
-            if s.mask is not None:
-                logits = np.where(s.mask, logits, -np.inf)
-            if not np.isfinite(logits.max()):
-                return np.full(len(row), np.nan)
-            if s.temperature == 0:
-                return (np.arange(len(row)) == self.greedy(logits)) * 1.0
-            return self.cut(logits, s, order)
-
-    def cut(self, logits, s, order):
-        warm = self.probs(logits / np.float64(np.float32(s.temperature)))
-        after_k = warm * self.top_k(warm, s)
-        seen = after_k if order == "sequential" else warm
-        after_p = after_k * self.top_p(seen, s)
-        return oracle.normalized(after_p * self.min_p(after_p, s))
-
-    def probs(self, logits):
-        return oracle.normalized(np.exp(logits - logits.max()))
-
-    def greedy(self, logits):
-        return np.argmax(logits)
-
-    def top_k(self, probs, s):
-        return (probs >= np.sort(probs)[::-1][min(s.top_k, len(probs)) - 1]) | (s.top_k == 0)
-
-    def top_p(self, probs, s):
-        falling = np.sort(probs)[::-1]
-        reached = np.cumsum(falling) >= np.float64(np.float32(s.top_p)) * falling.sum()
-        last = np.argmax(reached) if reached.any() else -1
-        return (probs >= falling[last]) | (s.top_p >= 1)
-
-    def min_p(self, probs, s):
-        return probs >= np.float64(np.float32(s.min_p)) * probs.max()
+    return laws
 
 
-class TopPBeforeTemperature(Definition):
-    def cut(self, logits, s, order):
-        cold = self.probs(logits)
-        kept = self.top_k(cold, s)
-        kept &= self.top_p(cold * kept if order == "sequential" else cold, s)
-        warm = self.probs(logits / s.temperature) * kept
-        return oracle.normalized(warm * self.min_p(warm, s))
-
-
-class TopPOfTheWholeLaw(Definition):
-    def cut(self, logits, s, order):
-        return super().cut(logits, s, "joint")
-
-
-class TopPOfWhatTopKLeaves(Definition):
-    def cut(self, logits, s, order):
-        return super().cut(logits, s, "sequential")
-
-
-class TopKDropsTies(Definition):
-    def top_k(self, probs, s):
-        rank = np.argsort(np.argsort(-probs, kind="stable"))
-        return (rank < s.top_k) | (s.top_k == 0)
-
-
-class TopPDropsTies(Definition):
-    def top_p(self, probs, s):
-        order = np.argsort(-probs, kind="stable")
-        before = np.cumsum(probs[order]) - probs[order]
-        kept = np.zeros(len(probs), bool)
-        kept[order] = before < s.top_p * probs.sum()
-        return kept | (s.top_p >= 1)
-
-
-class TopKOneMore(Definition):
-    def top_k(self, probs, s):
-        return super().top_k(probs, s._replace(top_k=s.top_k + (s.top_k > 0)))
-
-
-class TopKOneLess(Definition):
-    def top_k(self, probs, s):
-        return super().top_k(probs, s._replace(top_k=max(s.top_k - 1, s.top_k > 0)))
-
-
-class TopPWithoutTheTokenThatReaches(Definition):
-    def top_p(self, probs, s):
-        falling = np.sort(probs)[::-1]
-        within = np.cumsum(falling) <= s.top_p * falling.sum()
-        return (probs >= falling[max(within.sum() - 1, 0)]) | (s.top_p >= 1)
-
-
-class MinPOfOne(Definition):
-    def min_p(self, probs, s):
-        return (probs >= s.min_p) | (probs == probs.max())
-
-
-class GreedyLogitsInverted(Definition):
-    def greedy(self, logits):
-        return np.argmin(np.where(np.isfinite(logits), logits, np.inf))
-
-
-class GreedyTakesTheLastOfATie(Definition):
-    def greedy(self, logits):
-        return len(logits) - 1 - np.argmax(logits[::-1])
-
-
-class ColdInsteadOfGreedy(Definition):
-    def row(self, row, s, order, kind):
-        cold = s._replace(temperature=1e-6 if s.temperature == 0 else s.temperature)
-        return super().row(row, cold, order, kind)
-
-
-MUTANTS = {
-    TopPBeforeTemperature: "sequential joint",
-    TopPOfTheWholeLaw: "sequential",
-    TopPOfWhatTopKLeaves: "joint",
-    TopKDropsTies: "sequential joint",
-    TopPDropsTies: "sequential joint",
-    TopKOneMore: "sequential joint",
-    TopKOneLess: "sequential joint",
-    TopPWithoutTheTokenThatReaches: "sequential joint",
-    MinPOfOne: "sequential joint",
-    GreedyLogitsInverted: "sequential joint",
-    GreedyTakesTheLastOfATie: "sequential joint",
-    ColdInsteadOfGreedy: "sequential joint",
-}
+# Those whose laws are wrong in rows of moderate logits.
+MUTANTS = [
+    "TopPBeforeTemperature",
+    "TopPOfTheWholeLaw",
+    "TopPOfWhatTopKLeaves",
+    "TemperatureIgnored",
+    "TemperatureMultiplied",
+    "SettingsOfTheFirstRow",
+    "TopKDropsTies",
+    "TopPDropsTies",
+    "TopKOneMore",
+    "TopKOneLess",
+    "TopKWraps",
+    "TopPWithoutTheTokenThatReaches",
+    "MinPOfOne",
+    "MinPIgnored",
+    "NeverRenormalised",
+    "GreedyLogitsInverted",
+    "GreedyTakesTheLastOfATie",
+    "ColdInsteadOfGreedy",
+]
 
 
 def plain_failures(laws, order):
@@ -401,17 +301,19 @@ def plain_failures(laws, order):
 
 @pytest.mark.parametrize("order", ORDERS_BY_HAND)
 def test_definition_passes(order):
-    assert not plain_failures(Definition(), order)
-    assert not [x for kind in MAKE for x in failures_by_hand(Definition(), order, kind)]
+    laws = by_definition(Sampler)
+    assert not plain_failures(laws, order)
+    assert not [x for kind in MAKE for x in failures_by_hand(laws, order, kind)]
 
 
 @pytest.mark.parametrize(
-    ("mutant", "order"),
-    [(mutant, order) for mutant, orders in MUTANTS.items() for order in orders.split()],
+    ("name", "order"),
+    [(name, order) for name in MUTANTS for order in mutants.MUTANTS[name].orders],
 )
-def test_wrong_definition_fails(mutant, order):
-    assert plain_failures(mutant(), order)
-    assert failures_by_hand(mutant(), order, "logits")
+def test_wrong_definition_fails(name, order):
+    laws = by_definition(mutants.MUTANTS[name])
+    assert plain_failures(laws, order)
+    assert failures_by_hand(laws, order, "logits")
 
 
 # --- Any row

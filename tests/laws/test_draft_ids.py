@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import speculax as sx
-
-from . import oracle
+from speculax.conformance.sampler import oracle
 
 BATCH, DRAFTS, VOCAB, ENTRIES = 16, 3, 600, 40
 RULES = {"token": jax.jit(sx.verify_token), "block": jax.jit(sx.verify_block)}

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import speculax as sx
-
-from . import oracle
-from .oracle import Settings
+from speculax.conformance.sampler import oracle
+from speculax.conformance.sampler.oracle import Settings
 
 MAKE = {"logits": sx.law_from_logits, "probs": sx.law_from_probs}
 LOG_PROBS = jax.jit(sx.log_probs)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import speculax as sx
+from speculax.conformance.sampler import oracle
+from speculax.conformance.sampler.oracle import Settings
 
-from . import oracle
 from .expand import expand
-from .oracle import Settings
 
 MAKE = {"logits": sx.law_from_logits, "probs": sx.law_from_probs}
 BATCH, ROWS, SIZE = 3, 2, 7  # a batch of three, two rows each

@@ -8,10 +8,9 @@ from scipy.stats import chi2
 
 import speculax as sx
 from speculax import sampling
+from speculax.conformance.sampler import oracle
+from speculax.conformance.sampler.oracle import LARGEST_UNIFORM, Settings
 from speculax.laws import flat_law
-
-from . import oracle
-from .oracle import LARGEST_UNIFORM, Settings
 
 FALSE_ALARM = 1e-9  # of each chi-square; and seeds are fixed: what passes once passes always
 SAMPLE = jax.jit(sx.sample)

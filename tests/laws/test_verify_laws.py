@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import speculax as sx
-
-from . import oracle
-from .oracle import Settings
+from speculax.conformance.sampler import oracle
+from speculax.conformance.sampler.oracle import Settings
 
 BATCH, DRAFTS, VOCAB = 32, 3, 600
 SEEDS = np.arange(BATCH)

@@ -102,7 +102,8 @@ def find(target: str, parameters: tuple[str, ...], use_jit: bool = True) -> Cand
 
     Args:
         target: `file.py`, `file.py:function` or `module:function`.
-        parameters: The names of the parameters by which a function is found in a file.
+        parameters: The names of the parameters by which a function is found in a file; none of
+            them if it may have any.
         use_jit: Whether it is to run under `jax.jit`.
 
     Raises:
@@ -119,7 +120,8 @@ def find(target: str, parameters: tuple[str, ...], use_jit: bool = True) -> Cand
             "say my_file.py, my_file.py:function or my_package.module:function",
         )
     function = _named(module, place, name) if name else _by_signature(module, place, parameters)
-    _check_arity(function, f"{place}:{_name_of(function, name)}", parameters)
+    if parameters:
+        _check_arity(function, f"{place}:{_name_of(function, name)}", parameters)
     framework = _framework(function, module, use_jit)
     return Candidate(
         function=function,

@@ -18,7 +18,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """The result of a job: an "outcome", a "diagnosis", what was "found", or a "misuse"."""
     kind = load_kind(job["kind"])
     try:
-        candidate = find(job["target"], kind.parameters, use_jit=job["use_jit"])
+        found = find(job["target"], kind.parameters, use_jit=job["use_jit"])
+        candidate = kind.adapt(found)
     except MisuseError as error:
         return {"misuse": [error.problem, error.hint]}
     if job["stage"] is None:

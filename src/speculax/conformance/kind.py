@@ -37,6 +37,7 @@ class Kind:
         rules: The rules it can be held to; the first if none is named.
         stages: The checks, by the name of the stage: `check(candidate, rule, level)`.
         on_demand: Stages that run only if they are asked for.
+        adapt: Makes a function that was found ready for the stages, or raises `MisuseError`.
         diagnose: Finds the known mistake that a function behaves like.
         specimens: What the checks themselves are tested by.
     """
@@ -46,12 +47,18 @@ class Kind:
     rules: tuple[str, ...]
     stages: dict[str, Check]
     on_demand: frozenset[str] = frozenset()
+    adapt: Callable[[Candidate], Candidate] = lambda candidate: candidate
     diagnose: Callable[[Candidate, str, Level], Diagnosis | None] | None = None
     specimens: Callable[[], list[Specimen]] = list
 
 
 KINDS = {
     "verifier": "speculax.conformance.verifier.kind",
+    "ragged": "speculax.conformance.ragged.kind",
+    "generate": "speculax.conformance.generate.kind",
+    "judge": "speculax.conformance.judge.kind",
+    "sampler": "speculax.conformance.sampler.kind",
+    "keys": "speculax.conformance.keys.kind",
 }
 
 

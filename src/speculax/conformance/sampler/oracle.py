@@ -4,9 +4,11 @@ A row of settings is a `Settings`. Where arithmetic in float32 may decide either
 says so: a `RowLaw` names the tokens that must be kept and those that may be.
 """
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+Order = Literal["sequential", "joint"]
 
 MASS_SLACK = 1e-6  # how close to top-p a mass must be for either side to be right
 LARGEST_UNIFORM = 1 - 2.0**-24
@@ -14,7 +16,7 @@ TINY = 1e-36  # weights that float32 may well take for zero
 
 
 class Settings(NamedTuple):
-    """What a row asks for; the defaults are neutral."""
+    """What a row asks for; the defaults are neutral. See `speculax.law_from_logits`."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -25,35 +27,44 @@ class Settings(NamedTuple):
 
 
 class RowLaw(NamedTuple):
-    """One row: log-weights (-inf without mass; 0 for the likeliest), and which tokens are kept."""
+    """The law of one row, and how sure of it anyone working in float32 can be.
+
+    Attributes:
+        logs: float64 (V,), log-weights; -inf without mass, 0 for the likeliest.
+        scores: float64 (V,), what the cut-offs go by.
+        must: bool (V,), the tokens that must be kept.
+        may: bool (V,), the tokens that may be kept.
+        slack: float64 (V,), relative, of the weights in float32.
+    """
 
     logs: np.ndarray
     scores: np.ndarray
     must: np.ndarray
     may: np.ndarray
-    slack: np.ndarray  # relative, of the weights in float32
+    slack: np.ndarray
 
     @property
-    def before(self):
+    def before(self) -> np.ndarray:
         """Probabilities without cut-offs."""
         return normalized(np.exp(self.logs))
 
     @property
-    def after(self):
+    def after(self) -> np.ndarray:
         """Probabilities with them."""
         return normalized(np.where(self.must, np.exp(self.logs), 0.0))
 
 
-def normalized(weights):
+def normalized(weights: np.ndarray) -> np.ndarray:
+    """Weights whose rows sum to one."""
     return weights / weights.sum(-1, keepdims=True)
 
 
-def as64(values):
+def as64(values: Any) -> np.ndarray:
     """What float32 makes of numbers, in float64."""
     return np.asarray(values).astype(np.float32).astype(np.float64)
 
 
-def row_scores(row, settings, is_logits):
+def row_scores(row: Any, settings: Settings, is_logits: bool) -> np.ndarray:
     """Masked and biased logits or probabilities: sums are those of float32, as documented."""
     row = np.asarray(row).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -67,7 +78,7 @@ def row_scores(row, settings, is_logits):
     return row if settings.mask is None else np.where(settings.mask, row, nothing)
 
 
-def is_usable(scores, settings, is_logits):
+def is_usable(scores: np.ndarray, settings: Settings, is_logits: bool) -> bool:
     """Whether a row has a law at all."""
     t, k, p, m = settings[:4]
     in_range = 0 <= t < np.inf and k >= 0 and 0 < p <= 1 and 0 <= m <= 1
@@ -75,12 +86,14 @@ def is_usable(scores, settings, is_logits):
     return bool(in_range and np.isfinite(top) and (is_logits or top > 0))
 
 
-def top_k_kept(scores, k):
+def top_k_kept(scores: np.ndarray, k: int) -> np.ndarray:
     """The k highest and all that tie with the last of them."""
     return scores >= np.sort(scores)[::-1][min(k, len(scores)) - 1]
 
 
-def top_p_kept(scores, weights, subset, p):
+def top_p_kept(
+    scores: np.ndarray, weights: np.ndarray, subset: np.ndarray, p: float
+) -> tuple[np.ndarray, np.ndarray]:
     """(must, may): the smallest set of mass p or more, tokens of one score together."""
     ids = np.flatnonzero(subset)
     ids = ids[np.argsort(-scores[ids], kind="stable")]
@@ -93,7 +106,9 @@ def top_p_kept(scores, weights, subset, p):
     return scores >= lowest[first], scores >= lowest[last]
 
 
-def row_law(row, settings, order="sequential", is_logits=True):
+def row_law(
+    row: Any, settings: Settings, order: Order = "sequential", is_logits: bool = True
+) -> RowLaw | None:
     """The law of one row as a `RowLaw`; None if it has none."""
     scores = row_scores(row, settings, is_logits)
     if not is_usable(scores, settings, is_logits):
@@ -132,7 +147,7 @@ def row_law(row, settings, order="sequential", is_logits=True):
     return RowLaw(logs, scores, must & ~faint, may, slack)
 
 
-def failures(probs, law):
+def failures(probs: Any, law: RowLaw | None) -> list[str]:
     """What is wrong with probabilities (V,) that should follow a `RowLaw`; a list of words."""
     probs = np.asarray(probs, np.float64)
     if law is None:
@@ -158,7 +173,7 @@ def failures(probs, law):
     return wrong
 
 
-def draw(weights, uniform):
+def draw(weights: Any, uniform: float) -> int:
     """The smallest id whose cumulative weight exceeds the uniform's share of the whole."""
     uniform = 0.0 if np.isnan(uniform) else min(max(float(uniform), 0.0), LARGEST_UNIFORM)
     cumulative = np.cumsum(np.asarray(weights, np.float64))

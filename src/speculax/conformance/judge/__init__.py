@@ -1,0 +1,1 @@
+"""Other common forms of the exercise, mapped onto the contract of a verifier."""

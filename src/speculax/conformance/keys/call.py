@@ -1,0 +1,56 @@
+"""One call of a verifier that takes a key: its arguments, its result, and both as Python."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.pasting import key_of, writing
+from speculax.conformance.seeds import as_key
+from speculax.conformance.verifier.call import Arguments, Result, literal, read
+
+PARAMETERS = ("draft_tokens", "draft_probs", "target_probs", "key")
+MOST_PASTED = 400  # numbers
+
+
+class Step(NamedTuple):
+    """All arguments but the key, NumPy arrays; see `verify_token`."""
+
+    draft_tokens: np.ndarray
+    draft_probs: np.ndarray | None
+    target_probs: np.ndarray
+
+    def take(self, which: np.ndarray) -> "Step":
+        """Some of the rows."""
+        draft = None if self.draft_probs is None else self.draft_probs[which]
+        return Step(self.draft_tokens[which], draft, self.target_probs[which])
+
+
+def run(candidate: Candidate, step: Step, seed: int) -> Result:
+    """Call a verifier with a key made of a seed.
+
+    Raises:
+        WrongFormError: If what it returns is no verdict.
+        Exception: Whatever the function raises.
+    """
+    none = np.zeros(0, np.float32)
+    result = candidate(*step, as_key(candidate, seed))
+    draft_tokens, draft_probs, target_probs = step
+    return read(result, Arguments(draft_tokens, draft_probs, target_probs, none, none))
+
+
+def snippet(candidate: Candidate, step: Step, seed: int) -> str:
+    """A call as Python that can be pasted; nothing if the arrays are large."""
+    if any(array is not None and array.size > MOST_PASTED for array in step):
+        return ""
+    make, module, imports = writing(candidate)
+    lines = [f"{candidate.name}("]
+    for name, array in zip(PARAMETERS, step, strict=False):
+        written = "None"
+        if array is not None:
+            written = f"{make}({literal(array)}, dtype={module}.{array.dtype})"
+        lines.append(f"    {name}={written},")
+    lines += [f"    key={key_of(candidate, seed)},", ")"]
+    head = ["import jax"] if candidate.framework == "jax" else []
+    text = "\n".join([*head, *imports, "", *lines])
+    return "from math import inf, nan\n" + text if "nan" in text or "inf" in text else text

@@ -1,0 +1,139 @@
+"""One call of a ragged verifier under test: its arguments, its result, and pasteable Python."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
+from speculax.conformance.pasting import writing
+from speculax.conformance.verifier.call import KEYS, literal
+
+PARAMETERS = (
+    "draft_tokens",
+    "draft_lengths",
+    "draft_probs",
+    "target_probs",
+    "bonus_probs",
+    "accept_uniforms",
+    "sample_uniforms",
+)
+
+
+class Request(NamedTuple):
+    """The step of one request, L draft tokens long.
+
+    Attributes:
+        draft_tokens: int (L,).
+        draft_probs: floating (L, V), or None.
+        target_probs: floating (L + 1, V), the bonus row last.
+        accept_uniforms: floating (L,).
+        sample_uniform: floating ().
+    """
+
+    draft_tokens: np.ndarray
+    draft_probs: np.ndarray | None
+    target_probs: np.ndarray
+    accept_uniforms: np.ndarray
+    sample_uniform: np.ndarray
+
+    @property
+    def length(self) -> int:
+        """How many draft tokens it has."""
+        return len(self.draft_tokens)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call, NumPy arrays; see `verify_ragged`."""
+
+    draft_tokens: np.ndarray
+    draft_lengths: np.ndarray
+    draft_probs: np.ndarray | None
+    target_probs: np.ndarray
+    bonus_probs: np.ndarray
+    accept_uniforms: np.ndarray
+    sample_uniforms: np.ndarray
+
+    def requests(self) -> list[Request]:
+        """What each request has."""
+        found, start = [], 0
+        for b, length in enumerate(self.draft_lengths.tolist()):
+            own = slice(start, start + length)
+            found.append(
+                Request(
+                    self.draft_tokens[own],
+                    None if self.draft_probs is None else self.draft_probs[own],
+                    np.concatenate([self.target_probs[own], self.bonus_probs[b : b + 1]]),
+                    self.accept_uniforms[own],
+                    self.sample_uniforms[b],
+                )
+            )
+            start += length
+        return found
+
+
+def lay(requests: list[Request], *padding: Request) -> Arguments:
+    """Requests end to end, and behind them what nobody may read."""
+    parts = [*requests, *padding]
+    drafts = [part.draft_probs for part in parts if part.draft_probs is not None]
+    return Arguments(
+        np.concatenate([part.draft_tokens for part in parts]).astype(np.int32),
+        np.array([request.length for request in requests], np.int32),
+        np.concatenate(drafts) if drafts else None,
+        np.concatenate([part.target_probs[:-1] for part in parts]),
+        np.stack([request.target_probs[-1] for request in requests]),
+        np.concatenate([part.accept_uniforms for part in parts]),
+        np.array([request.sample_uniform for request in requests], np.float32),
+    )
+
+
+class Result(NamedTuple):
+    """`num_accepted` (B,) and `tokens` (B, W), W at least the longest draft and one."""
+
+    num_accepted: np.ndarray
+    tokens: np.ndarray
+
+    def row(self, b: int) -> tuple[int, list[int]]:
+        """What one request gets."""
+        return int(self.num_accepted[b]), self.tokens[b].tolist()
+
+
+def run(candidate: Candidate, arguments: Arguments) -> Result:
+    """Call a ragged verifier.
+
+    Raises:
+        WrongFormError: If what it returns is no verdict.
+        Exception: Whatever the function raises.
+    """
+    result = candidate(*arguments)
+    if not isinstance(result, dict):
+        given = "None (is a return missing?)" if result is None else f"a {type(result).__name__}"
+        raise WrongFormError(f"returned {given}, not a dict")
+    if set(result) != KEYS:
+        raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
+    n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
+    batch, longest = len(arguments.draft_lengths), int(arguments.draft_lengths.max())
+    if n.shape != (batch,):
+        raise WrongFormError(f"returned num_accepted of shape {n.shape}, not {(batch,)}")
+    if tokens.ndim != 2 or len(tokens) != batch or tokens.shape[1] <= longest:
+        raise WrongFormError(
+            f"returned tokens of shape {tokens.shape}, not ({batch}, at least {longest + 1})"
+        )
+    return Result(n, tokens)
+
+
+def snippet(candidate: Candidate, arguments: Arguments, largest: int = 400) -> str:
+    """A call as Python that can be pasted; nothing if the arrays are large."""
+    if any(a is not None and a.size > largest for a in arguments):
+        return ""
+    make, module, imports = writing(candidate)
+    lines = [*imports, "", f"{candidate.origin.rpartition(':')[2]}("]
+    for key, value in zip(PARAMETERS, arguments, strict=True):
+        if value is None:
+            text = "None"
+        elif value.size == 0:
+            text = f"{module}.zeros({value.shape}, dtype={module}.{value.dtype})"
+        else:
+            text = f"{make}({literal(value)}, dtype={module}.{value.dtype})"
+        lines.append(f"    {key}={text},")
+    text = "\n".join([*lines, ")"])
+    return "from math import inf, nan\n" + text if "nan" in text or "inf" in text else text

@@ -1,0 +1,71 @@
+"""A verifier of drafts of different lengths that lie one after another."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+import speculax as sx
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.kind import Check, Kind, Specimen
+from speculax.conformance.ragged import mutants, naming
+from speculax.conformance.ragged.call import PARAMETERS
+from speculax.conformance.ragged.edges import check_edges
+from speculax.conformance.ragged.form import check_form
+from speculax.conformance.ragged.instances import check_instances
+from speculax.conformance.ragged.large import check_large
+from speculax.conformance.report import Diagnosis, Level, Outcome
+from speculax.conformance.verifier.rules import RULES, Rule
+
+LOSSLESS = ("token", "block", "greedy", "sampled")
+
+
+def _by_name(check: Callable[[Candidate, Rule, Level], Outcome]) -> Check:
+    return lambda candidate, rule, level: check(candidate, RULES[rule], level)
+
+
+def _diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
+    return naming.diagnose(candidate, RULES[rule], level)
+
+
+def _specimens() -> list[Specimen]:
+    """This library's own, the float64 ones, and the mutants."""
+    found = []
+    for rule in ("token", "greedy"):  # the others differ in what is judged, not in the layout
+        ours = partial(verify_ragged, rule)
+        found.append(Specimen(f"speculax, {rule}", rule, None, partial(_candidate, ours, True)))
+    for rule in LOSSLESS:
+        right = mutants.control(rule)
+        found.append(Specimen(f"float64, {rule}", rule, None, partial(_candidate, right)))
+    for name, mutant in mutants.MUTANTS.items():
+        fault = naming.fault_of(mutant)
+        found.append(Specimen(name, "token", fault, partial(_candidate, mutant)))
+    return found
+
+
+def verify_ragged(rule: Any, draft_tokens: jax.Array, *rest: Any) -> Any:
+    """This library's own, where no draft is cut."""
+    size = len(draft_tokens)
+    return sx.verify_ragged(draft_tokens, *rest, max_draft_length=size, rule=rule)
+
+
+def _candidate(function: Callable[..., Any], is_ours: bool = False) -> Candidate:
+    name = type(function).__name__
+    framework = "jax" if is_ours else "numpy"
+    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
+
+
+KIND = Kind(
+    name="ragged",
+    parameters=PARAMETERS,
+    rules=LOSSLESS,
+    stages={
+        "form": _by_name(check_form),
+        "random instances": _by_name(check_instances),
+        "edges": _by_name(check_edges),
+        "large": _by_name(check_large),
+    },
+    diagnose=_diagnose,
+    specimens=_specimens,
+)
