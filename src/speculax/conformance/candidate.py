@@ -72,13 +72,12 @@ class Candidate:
 
     def convert(self, value: Any) -> Any:
         """An array as one of the function's framework; anything else as it is."""
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray | jax.Array):
             return value
         if self.framework == "jax":
             return jnp.asarray(value)
-        if self.framework == "torch":
-            return sys.modules["torch"].from_numpy(np.ascontiguousarray(value))
-        return value
+        own = np.array(value)  # which the function may write into
+        return sys.modules["torch"].from_numpy(own) if self.framework == "torch" else own
 
     def accepts(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""

@@ -46,7 +46,10 @@ def differ(some: list[Seen], other: list[Seen]) -> np.ndarray:
 
 
 def nearest(
-    own: list[Seen], right: list[Seen], mutants: Mapping[str, tuple[str, list[Seen]]]
+    own: list[Seen],
+    right: list[Seen],
+    mutants: Mapping[str, tuple[str, list[Seen]]],
+    fewest: int = 1,
 ) -> Diagnosis | None:
     """The mutant that a function behaves like; None if it is like no other.
 
@@ -54,12 +57,13 @@ def nearest(
         own: What the function does.
         right: What a right one does.
         mutants: The fault of each, and what it does.
+        fewest: How many probes must tell a mutant from what is right.
     """
     is_wrong = differ(own, right)
     best: tuple[float, int, Diagnosis] | None = None
     for name, (fault, theirs) in mutants.items():
         tells = differ(theirs, right)
-        if not tells.any() or not is_wrong.any():
+        if tells.sum() < fewest or not is_wrong.any():
             continue
         same = ~differ(own, theirs)
         agreed, total = int((same & tells).sum()), int(tells.sum())

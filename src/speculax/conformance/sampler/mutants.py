@@ -245,6 +245,21 @@ class KeyIgnored(ByKey):
 class Race(ByKey):
     """Draws by one noise a token, the best of which wins: uniforms have 23 bits."""
 
+    def __init__(self, sampler: Sampler):
+        super().__init__(sampler)
+        self._grouped: tuple[np.ndarray | None, tuple[np.ndarray, ...]] = None, ()
+
+    def groups(self, law: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The probabilities that occur, how often each, the ids in their order, where each begins.
+
+        Of tokens that are equally likely only the best counts, and any may be it.
+        """
+        if self._grouped[0] is not law:
+            probs, group, counts = np.unique(law, return_inverse=True, return_counts=True)
+            order, start = np.argsort(group, kind="stable"), np.append(0, np.cumsum(counts))
+            self._grouped = law, (probs, counts, order, start)
+        return self._grouped[1]
+
     def draw_rows(
         self, laws: list[np.ndarray], which: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
@@ -253,14 +268,11 @@ class Race(ByKey):
             rows = np.flatnonzero(which == number)
             if np.isnan(law).any():
                 continue
-            # Of tokens that are equally likely only the best counts, and any may be it.
-            probs, group, counts = np.unique(law, return_inverse=True, return_counts=True)
+            probs, counts, order, start = self.groups(law)
             with np.errstate(all="ignore"):
                 winners = self.scores(probs, counts, rng.random((len(rows), len(probs)))).argmax(1)
-            order = np.argsort(group, kind="stable")
-            start = np.append(0, np.cumsum(counts))[winners]
             inside = (rng.random(len(rows)) * counts[winners]).astype(int)
-            ids[rows] = order[start + inside]
+            ids[rows] = order[start[winners] + inside]
         return ids
 
     def scores(self, probs: np.ndarray, counts: np.ndarray, uniforms: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ elsewhere, and `cells` finds them.
 # pyright: reportMissingParameterType=false
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -109,15 +109,25 @@ def step_law(verifier, laws, prefix=(), dense=True, lengths=None, poison=False):
     result = defaultdict(Fraction)
     for s, weight in enumerate(weights):
         rows = slice(s * len(UNIFORMS), (s + 1) * len(UNIFORMS))
-        seen, counts = np.unique(
-            np.column_stack([n[rows], tokens[rows]]), axis=0, return_counts=True
-        )
-        for row, count in zip(seen.tolist(), counts.tolist(), strict=True):
-            key = row[0], tuple(row[1:])
-            if weight and not well_formed(*key, ids[s].tolist()):
+        for (accepted, emitted), count in _counted(n[rows], tokens[rows]).items():
+            key = accepted, emitted
+            if weight and not well_formed(accepted, emitted, ids[s].tolist()):
                 key = "malformed", key
             result[key] += weight * Fraction(count, len(UNIFORMS))
     return {key: p for key, p in result.items() if p}
+
+
+def _counted(n, tokens):
+    """How often each (n, tokens) occurs; neighbours are mostly equal."""
+    rows = np.column_stack([n, tokens])
+    is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
+    starts = np.flatnonzero(is_new)
+    counts = Counter()
+    for row, length in zip(
+        rows[starts].tolist(), np.diff(starts, append=len(rows)).tolist(), strict=True
+    ):
+        counts[row[0], tuple(row[1:])] += length
+    return counts
 
 
 def well_formed(n, tokens, ids):

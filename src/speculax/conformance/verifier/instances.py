@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -79,12 +81,9 @@ def _is_clear(arguments: Arguments, b: int, row: Callable[..., Any]) -> bool:
 
 def check_instances(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """Small instances against fractions, and rows of real vocabularies against float64."""
-    rng = np.random.default_rng(2026)
     checks, failures = 0, []
-    for batch, drafts, vocab in SIZES:
-        source = draw_instances(rng, batch, drafts, vocab, rule.row)
-        for _ in range(PER_SIZE):
-            arguments = next(source)
+    for number, (batch, drafts, vocab) in enumerate(SIZES):
+        for arguments in _instances(number, rule.row):
             checks += batch
             try:
                 failures += compare(candidate, rule, arguments)
@@ -99,6 +98,12 @@ def check_instances(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         found = _check_large(candidate, rule, level, vocab)
         checks, failures = checks + found.checks, failures + found.failures
     return Outcome(checks, failures[:MOST_SHOWN])
+
+
+@cache
+def _instances(number: int, row: Callable[..., Any]) -> list[Arguments]:
+    source = draw_instances(np.random.default_rng([2026, number]), *SIZES[number], row)
+    return list(islice(source, PER_SIZE))
 
 
 def compare(candidate: Candidate, rule: Rule, arguments: Arguments) -> list[Failure]:
@@ -189,6 +194,7 @@ def as_text(n: int, tokens: list[int]) -> str:
 # --- Real vocabularies
 
 
+@cache
 def large_instance(vocab: int, seed: int) -> Arguments:
     """Rows of the shape that language models give: a few likely tokens, and a long tail."""
     rng = np.random.default_rng([seed, vocab])

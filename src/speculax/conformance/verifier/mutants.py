@@ -120,7 +120,7 @@ class TokenRule(DrawRule):
     def draft_row(self, a, n):
         """The law to subtract: zero for the bonus, for an invalid id and for a row with NaN."""
         if not a.drafts:
-            return np.zeros((a.batch, a.vocab))
+            return np.zeros((a.batch, 1))
         at = np.minimum(n, a.drafts - 1)
         row = np.maximum(a.draft[a.rows, at], 0)
         usable = (n < a.lengths) & a.valid[a.rows, at] & ~np.isnan(row).any(axis=1)

@@ -1,17 +1,17 @@
 """Which known mistake a verifier makes: its results on probes, matched with the mutants'."""
 
+from functools import cache
+
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.matching import Seen, nearest
 from speculax.conformance.report import Diagnosis, Level
 from speculax.conformance.verifier import edges, grid, mutants
-from speculax.conformance.verifier.call import Arguments, Result, run
+from speculax.conformance.verifier.call import Arguments, run
 from speculax.conformance.verifier.edge_cases import demanded
-from speculax.conformance.verifier.rules import Rule
+from speculax.conformance.verifier.rules import RULES, Rule
 
-SURE = (
-    0.9  # of the probes that tell a mutant from the rule, and of those where the function is wrong
-)
 FEWEST, FAILED = 3, -9
 
 
@@ -49,49 +49,43 @@ def _batch_on_grid() -> Arguments:
     return _on_grid(9).take(slice(5))
 
 
-def results(verifier: Candidate | mutants.Rule, probes: list[Arguments]) -> list[np.ndarray]:
+def results(verifier: Candidate, probes: list[Arguments]) -> list[Seen]:
     """num_accepted and tokens, one row a row of a batch; `FAILED` where the call fails."""
     found = []
     for arguments in probes:
         try:
-            if isinstance(verifier, Candidate):
-                result = run(verifier, arguments)
-            else:
-                *positional, lengths = arguments
-                result = Result(**verifier(*positional, draft_lengths=lengths))
-            found.append(np.column_stack([result.num_accepted, result.tokens]))
+            result = run(verifier, arguments)
+            found.append(Seen(np.column_stack([result.num_accepted, result.tokens])))
         except Exception:
             batch, drafts = arguments.draft_tokens.shape
-            found.append(np.full((batch, drafts + 2), FAILED))
+            found.append(Seen(np.full((batch, drafts + 2), FAILED)))
     return found
 
 
 def diagnose(candidate: Candidate, rule: Rule, level: Level) -> Diagnosis | None:
     """The mutant that a function behaves like; None if it is right, or like no other."""
-    probes = make_probes(rule, level, candidate.accepts("draft_lengths"))
-    own = results(candidate, probes)
-    right = results(rule.control, probes)
-    is_wrong = _differs(own, right)
-    if not is_wrong.any():
-        return None
-    best: tuple[float, int, Diagnosis] | None = None
-    for name, mutant in rule.mutants.items():
-        theirs = results(mutant, probes)
-        tells = _differs(theirs, right)
-        if tells.sum() < FEWEST:
-            continue
-        same = ~_differs(own, theirs)
-        agreed, explained = int((same & tells).sum()), (same & is_wrong).sum() / is_wrong.sum()
-        if agreed < SURE * tells.sum() or explained < SURE:
-            continue
-        fault = " ".join((type(mutant).__doc__ or "").split())
-        score = agreed / tells.sum() + explained
-        found = score, int(tells.sum()), Diagnosis(name, fault, agreed, int(tells.sum()))
-        if best is None or found[:2] > best[:2]:
-            best = found
-    return None if best is None else best[2]
+    has_lengths = candidate.accepts("draft_lengths")
+    own = results(candidate, make_probes(rule, level, has_lengths))
+    return nearest(own, *_known(rule.name, level, has_lengths), fewest=FEWEST)
 
 
-def _differs(some: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
-    """Of each row of each probe, whether two functions differ."""
-    return np.concatenate([(a != b).any(axis=1) for a, b in zip(some, others, strict=True)])
+@cache
+def _known(
+    name: str, level: Level, has_lengths: bool
+) -> tuple[list[Seen], dict[str, tuple[str, list[Seen]]]]:
+    """What is right on the probes, and of each mutant its fault and what it gives."""
+    rule = RULES[name]
+    probes = make_probes(rule, level, has_lengths)
+    return results(_as_candidate(rule.control), probes), {
+        wrong: (_fault_of(mutant), results(_as_candidate(mutant), probes))
+        for wrong, mutant in rule.mutants.items()
+    }
+
+
+def _fault_of(mutant: mutants.Rule) -> str:
+    return " ".join((type(mutant).__doc__ or "").split())
+
+
+def _as_candidate(rule: mutants.Rule) -> Candidate:
+    name = type(rule).__name__
+    return Candidate(rule, name, f"mutants:{name}", "numpy", compiled=False)
