@@ -1,5 +1,8 @@
 """The kit over every rule of the library, and over the mutants."""
 
+import re
+
+import jax
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from speculax.conformance.verifier import naming
 from speculax.conformance.verifier.kind import KIND
 from speculax.conformance.verifier.rules import RULES
 
-from .code import NAMED, RIGHT
+from .code import NAMED, RIGHT, changed, last_line
 
 SPECIMENS = {specimen.name: specimen for specimen in KIND.specimens()}
 STAGES = [stage for stage in KIND.stages if stage not in KIND.on_demand]
@@ -18,7 +21,7 @@ STAGES = [stage for stage in KIND.stages if stage not in KIND.on_demand]
 CAUGHT = {
     "form": "NaNDraftSubtracted",
     "examples": "AcceptsEverything",
-    "random instances": "InclusiveCumulative",
+    "random instances": "CorrectionFromTarget",
     "edges": "WrapsIds",
     "large": "BareCumsum",
     "law": "SampledDraftAsPointMass",
@@ -32,7 +35,14 @@ def candidate_of(text):
     return Candidate(names["verify"], "verify", "my.py:verify", "jax", compiled=True)
 
 
-@pytest.mark.parametrize("rule", RULES)
+# The other rules compile for half a minute each; edges and laws of all are in tests/verify.
+QUICK = ("token", "greedy", "sampled")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rule if rule in QUICK else pytest.param(rule, marks=pytest.mark.slow) for rule in RULES],
+)
 def test_ours_pass_at_the_strict_level(rule):
     candidate = SPECIMENS[f"speculax, {rule}"].make()
     for stage in STAGES:
@@ -45,6 +55,36 @@ def test_ours_pass_at_the_strict_level(rule):
 def test_every_stage_can_fail(stage):
     specimen = SPECIMENS[CAUGHT[stage]]
     assert KIND.stages[stage](specimen.make(), specimen.rule, "strict").failures
+
+
+FORMS = {
+    "None": (last_line("return None"), "returned None"),
+    "a tuple": (last_line("return n, tokens"), "returned a tuple, not a dict"),
+    "wrong keys": (last_line("return {'n': n, 'tokens': tokens}"), r"keys \['n', 'tokens'\]"),
+    "a wrong dtype": (changed('n.astype(jnp.int32), "tokens"', 'n.astype(jnp.float32), "tokens"'), "wrong dtype"),
+    "a wrong shape": (changed('tokens.astype(jnp.int32)}', 'drawn}'), "tokens of shape"),
+    "padding with 0": (changed("drawn[:, None], -1)", "drawn[:, None], 0)"), "is not -1"),
+    "an exception": (last_line("raise ValueError('no way')"), "raises ValueError, in line"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wrong_forms(form):
+    text, message = FORMS[form]
+    failures = KIND.stages["form"](candidate_of(text), "token", "contract").failures
+    assert re.search(message, failures[0].what)
+
+
+def test_retracing_is_seen():
+    inner = candidate_of(RIGHT).function
+
+    def verify(*arrays):
+        jax.clear_caches()
+        return inner(*arrays)
+
+    candidate = Candidate(verify, "verify", "my.py:verify", "jax", compiled=True)
+    failures = KIND.stages["form"](candidate, "token", "contract").failures
+    assert any("trace the function again" in failure.what for failure in failures)
 
 
 def test_at_least_forty_mutants_of_two_kinds_here():
@@ -86,5 +126,4 @@ def test_kinds_are_whole(kind):
     assert known.name == kind
     assert known.rules
     assert known.on_demand <= set(known.stages)
-    names = [specimen.name for specimen in known.specimens()]
-    assert len(set(names)) == len(names)
+    assert {specimen.rule for specimen in known.specimens()} <= set(known.rules)
