@@ -89,6 +89,7 @@ def test_json(folder):
         (["right.py", "--rule", "cake"], "no rule 'cake'"),
         (["right.py", "--hint", "1"], "exclude each other"),
         ([], "one of TARGET"),
+        (["--self-test", "--as", "cake"], "no kind 'cake'"),
         (["--hint", "99"], "--hint must be 1 to"),
     ],
 )
@@ -138,7 +139,7 @@ def test_self_test_fails_if_a_mutant_survives(monkeypatch):
         Trial("verifier", "Alive", "token", "A fault.", {"form": False, "law": False}, None),
     ]
     for shown, code in ((trials[:2], 0), (trials, 1)):
-        monkeypatch.setattr("speculax.cli.check.self_test", lambda on_trial, shown=shown: shown)
+        monkeypatch.setattr("speculax.cli.check.self_test", lambda kinds, on_trial, shown=shown: shown)
         result = check("--self-test")
         assert result.exit_code == code
         assert ".x  Wrong" in result.stdout

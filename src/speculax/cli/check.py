@@ -32,8 +32,11 @@ def check(
         ),
     ] = None,
     kind: Annotated[
-        str, typer.Option("--as", help=f"What the function is: {', '.join(KINDS)}.")
-    ] = "verifier",
+        str | None,
+        typer.Option(
+            "--as", help=f"What the function is: {', '.join(KINDS)}.", show_default="verifier"
+        ),
+    ] = None,
     rule: Annotated[
         str | None, typer.Option(help="The rule to hold it to.", show_default="the kind's first")
     ] = None,
@@ -63,7 +66,10 @@ def check(
     ] = None,
     test_self: Annotated[
         bool,
-        typer.Option("--self-test", help="Check the checks: they must refuse every known mistake."),
+        typer.Option(
+            "--self-test",
+            help="Check the checks, of all kinds or one: they must refuse every known mistake.",
+        ),
     ] = False,
 ) -> None:
     """Check a function that someone wrote against the contract; exit code 0, or 1 if it fails."""
@@ -80,10 +86,10 @@ def check(
     elif hint is not None:
         _show_hint(hint)
     elif test_self:
-        _test_self(as_json)
+        _test_self(kind, as_json)
     else:
         assert target is not None
-        _check(target, kind, rule, level, no_jit, timeout, speed, as_json, html)
+        _check(target, kind or "verifier", rule, level, no_jit, timeout, speed, as_json, html)
 
 
 def _check(
@@ -210,7 +216,7 @@ def _show_hint(number: int) -> None:
         print(f"{number}. {HINTS[number - 1]}")
 
 
-def _test_self(as_json: bool) -> None:
+def _test_self(kind: str | None, as_json: bool) -> None:
     out, progress = Console(highlight=False, soft_wrap=True), Console(stderr=True)
     done: list[Trial] = []
 
@@ -221,7 +227,10 @@ def _test_self(as_json: bool) -> None:
     with Status("starting ...", console=progress) as status:
         if not progress.is_terminal:
             status.stop()
-        trials = self_test(on_trial=on_trial)
+        try:
+            trials = self_test(None if kind is None else [kind], on_trial=on_trial)
+        except MisuseError as error:
+            raise CommandError(error.problem, error.hint) from error
     with writing():
         if as_json:
             print(json.dumps([_trial_as_dict(trial) for trial in trials]))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from speculax.conformance.candidate import Candidate
+from speculax.conformance.candidate import Candidate, MisuseError
 from speculax.conformance.report import Diagnosis, Level, Outcome
 
 Check = Callable[[Candidate, str, Level], Outcome]
@@ -63,5 +63,11 @@ KINDS = {
 
 
 def load_kind(name: str) -> Kind:
-    """A kind by name, one of `KINDS`."""
+    """A kind by name.
+
+    Raises:
+        MisuseError: If it is not one of `KINDS`.
+    """
+    if name not in KINDS:
+        raise MisuseError(f"there is no kind {name!r}", f"one of {', '.join(KINDS)}")
     return import_module(KINDS[name]).KIND

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -51,8 +51,11 @@ def self_test(
 
     Returns:
         The trials, in the order of the specimens.
+
+    Raises:
+        MisuseError: If there is no such kind.
     """
-    jobs = list(_jobs(list(KINDS) if kinds is None else kinds))
+    jobs = [job for kind in kinds or KINDS for job in _jobs(kind)]
     context = multiprocessing.get_context("spawn")
     trials = []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
@@ -62,9 +65,8 @@ def self_test(
     return trials
 
 
-def _jobs(kinds: list[str]) -> Iterator[tuple[str, int]]:
-    for kind in kinds:
-        yield from ((kind, i) for i in range(len(load_kind(kind).specimens())))
+def _jobs(kind: str) -> list[tuple[str, int]]:
+    return [(kind, number) for number in range(len(load_kind(kind).specimens()))]
 
 
 def _run(kind: str, number: int) -> Trial:
