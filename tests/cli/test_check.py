@@ -90,6 +90,8 @@ def test_json(folder):
         (["right.py", "--hint", "1"], "exclude each other"),
         ([], "one of TARGET"),
         (["--self-test", "--as", "cake"], "no kind 'cake'"),
+        (["--scaffold", "new.py", "--as", "sampler"], "no stub for --as sampler"),
+        (["right.py", "--as", "ragged", "--speed"], "no stage 'speed'"),
         (["--hint", "99"], "--hint must be 1 to"),
     ],
 )
@@ -139,7 +141,9 @@ def test_self_test_fails_if_a_mutant_survives(monkeypatch):
         Trial("verifier", "Alive", "token", "A fault.", {"form": False, "law": False}, None),
     ]
     for shown, code in ((trials[:2], 0), (trials, 1)):
-        monkeypatch.setattr("speculax.cli.check.self_test", lambda kinds, on_trial, shown=shown: shown)
+        monkeypatch.setattr(
+            "speculax.cli.check.self_test", lambda kinds, on_trial, shown=shown: shown
+        )
         result = check("--self-test")
         assert result.exit_code == code
         assert ".x  Wrong" in result.stdout

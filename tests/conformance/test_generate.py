@@ -15,6 +15,7 @@ from speculax.conformance.generate.acceptance import watch
 from speculax.conformance.generate.kind import KIND
 from speculax.conformance.generate.laws import EQUAL, LAWS, MASKED, MIXED, UNLIKE
 from speculax.conformance.generate.ours import OursLoop
+from speculax.conformance.kind import as_candidate
 
 # Written apart from `mutants.Loop`: it asks the target only as far as it must.
 LAZY = """
@@ -61,7 +62,7 @@ class Tuples(mutants.Loop):
 
 
 def refusals(loop, level="strict"):
-    candidate = naming.as_candidate(loop)
+    candidate = as_candidate(loop)
     return {s for s, stage in KIND.stages.items() if stage(candidate, "lossless", level).failures}
 
 
@@ -93,7 +94,7 @@ def test_right_loops_pass(loop):
 
 @pytest.mark.parametrize("loop", [mutants.BlockLoop(), mutants.PlainLoop(), Matching(), lazy()])
 def test_right_loops_get_no_name(loop):
-    assert naming.diagnose(naming.as_candidate(loop), "lossless", "contract") is None
+    assert naming.diagnose(as_candidate(loop), "lossless", "contract") is None
 
 
 @pytest.mark.slow  # ten thousand texts, a call of the verifier for each step
@@ -103,7 +104,7 @@ def test_a_loop_around_ours_passes():
 
 def test_ways_to_use_drafts_are_noted():
     def notes(loop):
-        return KIND.stages["acceptance"](naming.as_candidate(loop), "lossless", "strict").notes
+        return KIND.stages["acceptance"](as_candidate(loop), "lossless", "strict").notes
 
     assert "never asked" in notes(mutants.PlainLoop())[0]
     for length in (1, 3, 5):
@@ -113,18 +114,18 @@ def test_ways_to_use_drafts_are_noted():
 
 @pytest.mark.parametrize("name", mutants.MUTANTS)
 def test_each_mutant_is_refused(name):
-    candidate = naming.as_candidate(mutants.MUTANTS[name]())
+    candidate = as_candidate(mutants.MUTANTS[name]())
     stages = KIND.stages.values()
     assert any(stage(candidate, "lossless", "strict").failures for stage in stages)
 
 
-def test_at_least_ten_mutants():
+def test_there_are_enough_mutants():
     assert len(mutants.MUTANTS) >= 30
 
 
 @pytest.mark.parametrize("name", ["EmitsPastEos", "PromptExtended", "NeedsEos", "KeepsLastOfRun"])
 def test_mistakes_are_named(name):
-    found = naming.diagnose(naming.as_candidate(mutants.MUTANTS[name](4)), "lossless", "robust")
+    found = naming.diagnose(as_candidate(mutants.MUTANTS[name](4)), "lossless", "robust")
     assert found is not None
     assert found.name == name
 
@@ -132,7 +133,7 @@ def test_mistakes_are_named(name):
 @pytest.mark.slow  # every mutant's law is counted
 def test_nearly_all_mutants_are_named():
     named = {
-        name: naming.diagnose(naming.as_candidate(mutant()), "lossless", "strict")
+        name: naming.diagnose(as_candidate(mutant()), "lossless", "strict")
         for name, mutant in mutants.MUTANTS.items()
     }
     right = [found is not None and found.name == name for name, found in named.items()]
@@ -152,7 +153,7 @@ def test_nearly_all_mutants_are_named():
     ],
 )  # fmt: skip
 def test_mistakes_of_another_hand_are_named(changes, name):
-    found = naming.diagnose(naming.as_candidate(lazy(*changes)), "lossless", "robust")
+    found = naming.diagnose(as_candidate(lazy(*changes)), "lossless", "robust")
     assert found is not None
     assert found.name == name
 
@@ -160,7 +161,7 @@ def test_mistakes_of_another_hand_are_named(changes, name):
 def test_a_mistake_that_is_not_known_gets_no_name():
     odd = lazy(("rng.random()", "rng.random() ** 3"))
     assert refusals(odd, "contract") == {"law"}
-    assert naming.diagnose(naming.as_candidate(odd), "lossless", "contract") is None
+    assert naming.diagnose(as_candidate(odd), "lossless", "contract") is None
 
 
 @pytest.mark.parametrize("name", ["PromptEosEndsText", "PromptExtended"])
@@ -219,7 +220,7 @@ def test_a_text_that_cannot_be_is_an_alarm():
 @pytest.mark.slow  # a hundred thousand texts
 @pytest.mark.parametrize("laws", [UNLIKE, MIXED], ids=lambda laws: laws.name)
 def test_p_values_of_right_loops_are_uniform(laws):
-    candidate = naming.as_candidate(mutants.Loop())
+    candidate = as_candidate(mutants.Loop())
     runs = [law.test(law.draw_texts(candidate, laws, 1000 * i, 400), laws) for i in range(200)]
     for p_values in np.transpose(runs)[[0, 3, len(law.PLACES) - 1]]:
         assert scipy.stats.kstest(p_values, "uniform").pvalue > 1e-3
@@ -228,7 +229,7 @@ def test_p_values_of_right_loops_are_uniform(laws):
 
 def test_refusals_are_seen():
     def refused(loop):
-        return watch(naming.as_candidate(loop), EQUAL, range(20)).refused
+        return watch(as_candidate(loop), EQUAL, range(20)).refused
 
     assert refused(mutants.Loop(4)) == refused(mutants.BlockLoop()) == 0
     assert refused(mutants.DraftContextLacksLast()) > 20
@@ -267,7 +268,7 @@ def test_an_exception_is_told():
     def broken(target, drafter, prompt, max_new_tokens, eos, seed):
         return [target([9])]
 
-    candidate = naming.as_candidate(broken)
+    candidate = as_candidate(broken)
     for name, stage in KIND.stages.items():
         failure = stage(candidate, "lossless", "contract").failures[0]
         assert "ValueError" in failure.what, name

@@ -232,7 +232,6 @@ FORMS = {
 def test_wrong_forms(tmp_path, form):
     old, new, message = FORMS[form]
     outcome = KIND.stages["form"](of_text(changed(old, new), tmp_path), "token", "contract")
-    assert outcome.stops
     assert re.search(message, outcome.failures[0].what)
 
 
@@ -273,7 +272,7 @@ def test_a_whole_check(tmp_path):
 def test_misuse(tmp_path):
     with pytest.raises(MisuseError, match="no function with the parameters"):
         of_text("def verify(draft_tokens, key):\n    return draft_tokens\n", tmp_path)
-    with pytest.raises(MisuseError, match="no rule 'greedy' for a keys"):
+    with pytest.raises(MisuseError, match="no rule 'greedy' for --as keys"):
         check("speculax:verify_token", kind="keys", rule="greedy")
 
 

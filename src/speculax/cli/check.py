@@ -81,6 +81,10 @@ def check(
             else "TARGET, --scaffold, --hint and --self-test exclude each other",
             "see speculax check --help",
         )
+    if kind not in (None, "verifier") and (scaffold is not None or hint is not None):
+        raise CommandError(
+            f"there is no stub for --as {kind}", "leave --as out: it is a verifier's"
+        )
     if scaffold is not None:
         _write_stub(scaffold)
     elif hint is not None:
@@ -145,9 +149,9 @@ def _check(
 
 
 def _print_stage(out: Console, stage: Stage) -> None:
-    word = "[green]ok  [/]" if stage.passed else "[bold red]FAIL[/]"
-    if not stage.outcome.checks:
-        word = "skip"
+    word = "[green]ok  [/]" if stage.outcome.checks else "skip"
+    if not stage.passed:
+        word = "[bold red]FAIL[/]"
     checks = f"{stage.outcome.checks} checks"
     out.print(f"{word}  {stage.name:<18}{checks:>11}{stage.seconds:>8.1f} s")
 

@@ -28,7 +28,11 @@ class MisuseError(Exception):
 
 
 class WrongFormError(Exception):
-    """The function returned something that is no result at all."""
+    """The function returned something that is no result at all; `expected` says what one is."""
+
+    def __init__(self, problem: str, expected: str = "a dict of two arrays"):
+        super().__init__(problem)
+        self.expected = expected
 
 
 @dataclass
@@ -87,6 +91,11 @@ class Candidate:
 
 def _map(function: Callable[[Any], Any], named: dict[str, Any]) -> dict[str, Any]:
     return {name: function(value) for name, value in named.items()}
+
+
+def described(value: Any) -> str:
+    """What something that was returned is, in words."""
+    return "None (is a return missing?)" if value is None else f"a {type(value).__name__}"
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -66,19 +66,20 @@ def check(
     rule = known.rules[0] if rule is None else rule
     if rule not in known.rules:
         raise MisuseError(
-            f"there is no rule {rule!r} for a {kind}", f"one of {', '.join(known.rules)}"
+            f"there is no rule {rule!r} for --as {kind}", f"one of {', '.join(known.rules)}"
         )
+    if missing := sorted(with_stages - set(known.stages)):
+        raise MisuseError(f"there is no stage {missing[0]!r} for --as {kind}", "leave it out")
     job = {"target": target, "kind": kind, "rule": rule, "level": level, "use_jit": use_jit}
 
     answer, _ = _run({**job, "stage": None}, timeout)
     if "misuse" in answer:
         raise MisuseError(*answer["misuse"])
-    if "found" not in answer:
+    if "origin" not in answer:
         raise MisuseError(
             f"importing {target} {answer['crash']}",
             "guard what runs at import with if __name__ == '__main__':",
         )
-    origin = answer["found"]["origin"]
 
     stages = []
     for name in known.stages:
@@ -90,13 +91,13 @@ def check(
         if stages[-1].outcome.stops:
             break
     diagnosis = None
-    if known.diagnose is not None and not all(s.passed or s.outcome.stops for s in stages):
-        answer, _ = _run({**job, "stage": "diagnosis"}, timeout)
-        if answer.get("diagnosis"):
-            diagnosis = Diagnosis(**answer["diagnosis"])
+    if not all(s.passed or s.outcome.stops for s in stages):
+        named, _ = _run({**job, "stage": "diagnosis"}, timeout)
+        if named.get("diagnosis"):
+            diagnosis = Diagnosis(**named["diagnosis"])
     return Report(
         target=target,
-        function=origin,
+        function=answer["origin"],
         kind=kind,
         rule=rule,
         level=level,

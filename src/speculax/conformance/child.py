@@ -15,17 +15,15 @@ from speculax.conformance.kind import load_kind
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """The result of a job: an "outcome", a "diagnosis", what was "found", or a "misuse"."""
+    """The result of a job: "outcome", "diagnosis", the "origin" that was found, or "misuse"."""
     kind = load_kind(job["kind"])
     try:
-        found = find(job["target"], kind.parameters, use_jit=job["use_jit"])
-        candidate = kind.adapt(found)
+        candidate = kind.adapt(find(job["target"], kind.parameters, use_jit=job["use_jit"]))
     except MisuseError as error:
         return {"misuse": [error.problem, error.hint]}
     if job["stage"] is None:
-        return {"found": {"origin": candidate.origin, "framework": candidate.framework}}
+        return {"origin": candidate.origin}
     if job["stage"] == "diagnosis":
-        assert kind.diagnose is not None
         found = kind.diagnose(candidate, job["rule"], job["level"])
         return {"diagnosis": None if found is None else asdict(found)}
     outcome = kind.stages[job["stage"]](candidate, job["rule"], job["level"])

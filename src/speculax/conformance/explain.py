@@ -1,5 +1,6 @@
 """An exception of the function under test, told to whoever wrote it."""
 
+import inspect
 import linecache
 import traceback
 
@@ -54,22 +55,22 @@ _MEANINGS: list[tuple[type[BaseException], str, str]] = [
 ]
 
 
-def explain(candidate: Candidate, error: BaseException, what: str) -> Failure:
+def explain(candidate: Candidate, error: BaseException, what: str, snippet: str = "") -> Failure:
     """A failure that tells what was raised, in which line of the candidate, and what to do.
 
     Args:
         candidate: The function.
         error: What it raised.
         what: What was done with it, to begin the sentence with.
+        snippet: Python that does it.
     """
     if isinstance(error, WrongFormError):
-        return Failure(
-            what=f"{what}: it {error}", expected="a dict of two arrays", actual=str(error)
-        )
+        return Failure(f"{what}: it {error}", error.expected, str(error), snippet)
     place = _place(candidate, error)
     for kind, meaning, hint in _MEANINGS:
         if isinstance(error, kind):
-            return Failure(what=f"{what}: {meaning}{place}", why=hint, actual=type(error).__name__)
+            name = type(error).__name__
+            return Failure(f"{what}: {meaning}{place}", actual=name, snippet=snippet, why=hint)
     said = str(error).strip().partition("\n")[0]
     hint = _WRITE if "immutable" in said and "JAX" in said.upper() else ""
     if candidate.framework == "jax" and "torch" in said:
@@ -77,14 +78,15 @@ def explain(candidate: Candidate, error: BaseException, what: str) -> Failure:
     return Failure(
         what=f"{what}: it raises {type(error).__name__}{place}",
         actual=f"{type(error).__name__}: {said}" if said else type(error).__name__,
+        snippet=snippet,
         why=hint,
     )
 
 
 def _place(candidate: Candidate, error: BaseException) -> str:
     """The last line that belongs to the candidate's own files."""
-    code = getattr(candidate.function, "__wrapped__", candidate.function)
-    own = getattr(getattr(code, "__code__", None), "co_filename", None)
+    code = getattr(inspect.unwrap(candidate.function), "__code__", None)
+    own = getattr(code, "co_filename", None)
     frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in frames if frame.filename == own]
     if not frames:

@@ -25,7 +25,7 @@ def as_html(report: Report) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in report.versions.items())
     parts = [
         f"<h1>{escape(report.function)}: {verdict}</h1>",
-        f"<p>Checked as a {escape(report.kind)}, held to the {escape(report.rule)} rule at level "
+        f"<p>Checked as {escape(report.kind)}, held to the {escape(report.rule)} rule at level "
         f"{escape(report.level)}. {escape(versions)}.</p>",
         "<table><tr><th>stage</th><th></th><th>checks</th><th>seconds</th></tr>",
         f"{rows}</table>",
@@ -56,8 +56,9 @@ def _verdict(good: bool, yes: str, no: str) -> str:
 
 
 def _row(stage: Stage) -> str:
+    passed = "ok" if stage.outcome.checks else "skip"
     return (
-        f"<tr><td>{escape(stage.name)}</td><td>{_verdict(stage.passed, 'ok', 'FAIL')}</td>"
+        f"<tr><td>{escape(stage.name)}</td><td>{_verdict(stage.passed, passed, 'FAIL')}</td>"
         f"<td>{stage.outcome.checks}</td><td>{stage.seconds:.1f}</td></tr>"
     )
 

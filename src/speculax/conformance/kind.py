@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from speculax.conformance.candidate import Candidate, MisuseError
 from speculax.conformance.report import Diagnosis, Level, Outcome
@@ -27,6 +28,18 @@ class Specimen:
     make: Callable[[], Candidate]
 
 
+def fault_of(mutant: object) -> str:
+    """What a mutant does wrong, in a sentence."""
+    return " ".join((type(mutant).__doc__ or "").split())
+
+
+def as_candidate(function: Callable[..., Any], is_ours: bool = False) -> Candidate:
+    """A function of this package, put under test: ours of JAX, others of NumPy."""
+    name = type(function).__name__
+    framework = "jax" if is_ours else "numpy"
+    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of function, and the stages it goes through.
@@ -36,9 +49,9 @@ class Kind:
         parameters: The names of its parameters, in order.
         rules: The rules it can be held to; the first if none is named.
         stages: The checks, by the name of the stage: `check(candidate, rule, level)`.
+        diagnose: Finds the known mistake that a function behaves like.
         on_demand: Stages that run only if they are asked for.
         adapt: Makes a function that was found ready for the stages, or raises `MisuseError`.
-        diagnose: Finds the known mistake that a function behaves like.
         specimens: What the checks themselves are tested by.
     """
 
@@ -46,9 +59,9 @@ class Kind:
     parameters: tuple[str, ...]
     rules: tuple[str, ...]
     stages: dict[str, Check]
+    diagnose: Callable[[Candidate, str, Level], Diagnosis | None]
     on_demand: frozenset[str] = frozenset()
     adapt: Callable[[Candidate], Candidate] = lambda candidate: candidate
-    diagnose: Callable[[Candidate, str, Level], Diagnosis | None] | None = None
     specimens: Callable[[], list[Specimen]] = list
 
 

@@ -78,8 +78,6 @@ def _run(kind: str, number: int) -> Trial:
         for name, check in known.stages.items()
         if name not in known.on_demand
     }
-    found = None
-    if known.diagnose is not None and any(failed.values()):
-        found = known.diagnose(candidate, specimen.rule, "strict")
+    found = known.diagnose(candidate, specimen.rule, "strict") if any(failed.values()) else None
     name = None if found is None else found.name
     return Trial(kind, specimen.name, specimen.rule, specimen.fault, failed, name)

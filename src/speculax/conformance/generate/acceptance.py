@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
-from speculax.conformance.generate.call import Recorder, failed, run
+from speculax.conformance.explain import explain
+from speculax.conformance.generate.call import Recorder, run
 from speculax.conformance.generate.form import make_call
 from speculax.conformance.generate.laws import EQUAL, VOCAB, Laws
 from speculax.conformance.pasting import writing
@@ -78,7 +79,7 @@ def check_acceptance(candidate: Candidate, rule: str, level: Level) -> Outcome:
     try:
         seen = watch(candidate, EQUAL, range(SEEDS))
     except Exception as error:
-        return Outcome(1, [failed(candidate, error, "a drafter that is the target")])
+        return Outcome(1, [explain(candidate, error, "a drafter that is the target")])
     if not seen.drafts:
         return Outcome(1, notes=["the drafter is never asked: this is plain sampling"])
     if seen.refused == 0:

@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
-from speculax.conformance.explain import explain
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy, described
 from speculax.conformance.generate.laws import as_ids
 from speculax.conformance.pasting import writing
-from speculax.conformance.report import Failure
 
 PARAMETERS = ("target", "drafter", "prompt", "max_new_tokens", "eos", "seed")
+EXPECTED = "a list of the new ids"
 
 Row = Callable[[Sequence[int]], np.ndarray]  # ids to a row, float64 (V,)
 
@@ -45,21 +44,13 @@ def run(candidate: Candidate, call: Call) -> list[int]:
     """
     result = candidate(*call._replace(prompt=list(call.prompt)))
     if isinstance(result, str | bytes | dict) or not hasattr(result, "__len__"):
-        given = "None (is a return missing?)" if result is None else f"a {type(result).__name__}"
-        raise WrongFormError(f"returned {given}, not a list of ids")
+        raise WrongFormError(f"returned {described(result)}, not a list of ids", EXPECTED)
     ids = as_numpy(result) if len(result) else np.zeros(0, np.int64)
     if ids.ndim != 1:
-        raise WrongFormError(f"returned {result!r}, not a flat list of ids")
+        raise WrongFormError(f"returned {result!r}, not a flat list of ids", EXPECTED)
     if ids.dtype.kind not in "iu":
-        raise WrongFormError(f"returned {result!r}, whose entries are no integers")
+        raise WrongFormError(f"returned {result!r}, whose entries are no integers", EXPECTED)
     return ids.tolist()
-
-
-def failed(candidate: Candidate, error: BaseException, what: str, snippet: str = "") -> Failure:
-    """What an exception of a loop means."""
-    if isinstance(error, WrongFormError):
-        return Failure(f"{what}: it {error}", "a list of the new ids", str(error), snippet)
-    return Failure(**{**vars(explain(candidate, error, what)), "snippet": snippet})
 
 
 class Recorder:

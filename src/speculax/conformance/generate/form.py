@@ -1,10 +1,12 @@
 """The form of a generation loop: what it takes, what it returns, and what its seed does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from speculax.conformance.candidate import Candidate, WrongFormError
-from speculax.conformance.generate.call import Call, as_list, failed, run, snippet
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
+from speculax.conformance.generate.call import Call, as_list, run, snippet
 from speculax.conformance.generate.laws import UNLIKE, VOCAB
+from speculax.conformance.parts import run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 
 CAPS = (8, 1, 2, 5, 0)
@@ -15,20 +17,12 @@ SEEDS = range(8)
 def check_form(candidate: Candidate, rule: str, level: Level) -> Outcome:
     """Types, lengths, ids; the seed; prompts and limits at the ends of the contract."""
     del rule
-    parts: list[Callable[[Candidate, Level], Iterator[Failure | None]]]
-    parts = [_check_result, _check_seed, _check_prompt]
-    checks = 0
-    for part in parts:
-        try:
-            found = list(part(candidate, level))
-        except WrongFormError as error:
-            shown = snippet(candidate, UNLIKE.lines(), make_call(PROMPTS[0], CAPS[0]))
-            return Outcome(checks + 1, [failed(candidate, error, "a call", shown)], stops=True)
-        checks += len(found)
-        failures = [failure for failure in found if failure is not None]
-        if failures:  # what comes after would say the same once more
-            return Outcome(checks, failures)
-    return Outcome(checks)
+    parts = [
+        _check_result(candidate, level),
+        _check_seed(candidate, level),
+        _check_prompt(candidate, level),
+    ]
+    return run_parts(candidate, parts, [])
 
 
 def make_call(prompt: list[int], cap: int, seed: int = 0) -> Call:
@@ -45,11 +39,10 @@ def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None
             what = f"a prompt of {len(prompt)} tokens, max_new_tokens {cap}, no EOS"
             try:
                 got = run(candidate, call)
-            except WrongFormError:
-                raise
             except Exception as error:
-                yield failed(candidate, error, what, shown)
+                yield explain(candidate, error, what, shown)
                 return
+            yield None
             if prompt and got[: len(prompt)] == prompt and len(got) == len(prompt) + cap:
                 yield Failure(
                     f"{what}: the prompt is returned too", f"{cap} new ids", as_list(got), shown
@@ -59,13 +52,13 @@ def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None
                 yield Failure(f"{what}: {len(got)} tokens", f"{cap} ids", as_list(got), shown)
                 return
             outside = [i for i in got if not 0 <= i < VOCAB]
-            yield _unless(
+            yield unless(
                 not outside, f"{what}: ids outside the vocabulary", f"0 to {VOCAB - 1}",
-                as_list(got), shown,
+                as_list(got), snippet=shown,
             )  # fmt: skip
     if level == "strict":
         result = candidate(*make_call([1], 4))
-        yield _unless(
+        yield unless(
             isinstance(result, list), "what is returned is no list", "list", type(result).__name__
         )
 
@@ -76,15 +69,15 @@ def _check_seed(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
         call = make_call([1], 12, seed)
         first, again = run(candidate, call), run(candidate, call)
         texts.append(first)
-        yield _unless(
+        yield unless(
             first == again,
             "the same seed gives another text the second time",
             as_list(first),
             as_list(again),
-            snippet(candidate, UNLIKE.lines(), call),
             "All noise must come from the seed, and nothing of a call may stay for the next.",
+            snippet(candidate, UNLIKE.lines(), call),
         )
-    yield _unless(
+    yield unless(
         len({tuple(text) for text in texts}) > 1,
         f"{len(SEEDS)} seeds give the same text",
         "texts that differ",
@@ -97,7 +90,9 @@ def _check_seed(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
         try:
             run(candidate, call)
         except Exception as error:
-            yield failed(candidate, error, f"seed {seed}", snippet(candidate, UNLIKE.lines(), call))
+            yield explain(
+                candidate, error, f"seed {seed}", snippet(candidate, UNLIKE.lines(), call)
+            )
 
 
 def _check_prompt(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
@@ -107,17 +102,11 @@ def _check_prompt(candidate: Candidate, level: Level) -> Iterator[Failure | None
     for prompt in PROMPTS[:2]:
         given = list(prompt)
         candidate(*make_call(given, 6))
-        yield _unless(
+        yield unless(
             given == prompt,
             "the caller's prompt is changed",
             as_list(prompt),
             as_list(given),
-            snippet(candidate, UNLIKE.lines(), make_call([1], 6)),
             "text = prompt; text += run writes into the caller's list: begin with list(prompt).",
+            snippet(candidate, UNLIKE.lines(), make_call([1], 6)),
         )
-
-
-def _unless(
-    good: bool, what: str, expected: str, actual: str, snippet: str = "", why: str = ""
-) -> Failure | None:
-    return None if good else Failure(what, expected, actual, snippet, why)

@@ -11,7 +11,7 @@ from speculax.conformance.generate.form import check_form
 from speculax.conformance.generate.law import check_law
 from speculax.conformance.generate.ours import OursLoop
 from speculax.conformance.generate.stops import check_greedy, check_stopping
-from speculax.conformance.kind import Kind, Specimen
+from speculax.conformance.kind import Kind, Specimen, as_candidate, fault_of
 
 
 def _on_host(candidate: Candidate) -> Candidate:
@@ -25,13 +25,13 @@ def _specimens() -> list[Specimen]:
     right |= {"speculax": OursLoop, "plain sampling": mutants.PlainLoop}
     found = [Specimen(name, "lossless", None, partial(_make, loop)) for name, loop in right.items()]
     for name, mutant in mutants.MUTANTS.items():
-        fault = mutants.fault_of(mutant)
+        fault = fault_of(mutant())
         found.append(Specimen(name, "lossless", fault, partial(_make, mutant)))
     return found
 
 
 def _make(loop: type[mutants.Loop]) -> Candidate:
-    return naming.as_candidate(loop())
+    return as_candidate(loop())
 
 
 KIND = Kind(

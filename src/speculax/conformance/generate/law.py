@@ -8,7 +8,8 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.chi_square import p_value
-from speculax.conformance.generate.call import Call, failed, run, snippet
+from speculax.conformance.explain import explain
+from speculax.conformance.generate.call import Call, run, snippet
 from speculax.conformance.generate.laws import LAWS, VOCAB, Laws
 from speculax.conformance.report import Failure, Level, Outcome
 
@@ -34,7 +35,7 @@ def check_law(candidate: Candidate, rule: str, level: Level) -> Outcome:
         try:
             texts = draw_texts(candidate, laws)
         except Exception as error:
-            return Outcome(checks + 1, [failed(candidate, error, laws.about)])
+            return Outcome(checks + 1, [explain(candidate, error, laws.about)])
         p_values = dict(zip(PLACES, test(texts, laws), strict=True))
         checks += len(PLACES)
         places = min(p_values, key=lambda places: p_values[places])

@@ -475,8 +475,3 @@ RIGHT = (Loop, BlockLoop, PlainLoop)
 MUTANTS = {
     wrong.__name__: wrong for loop in RIGHT for wrong in loop.__subclasses__() if wrong not in RIGHT
 }
-
-
-def fault_of(mutant: type[Loop]) -> str:
-    """What it does wrong, in a sentence."""
-    return " ".join((mutant.__doc__ or "").split())

@@ -20,6 +20,7 @@ from speculax.conformance.generate.form import CAPS, PROMPTS, make_call
 from speculax.conformance.generate.law import counted, draw_texts, exact, test
 from speculax.conformance.generate.laws import EQUAL, MIXED, UNLIKE, as_ids
 from speculax.conformance.generate.scripts import LENGTH, OTHER, PLAIN, Script, chains, stopping
+from speculax.conformance.kind import as_candidate, fault_of
 from speculax.conformance.matching import SURE, Seen, differ
 from speculax.conformance.report import Diagnosis, Level
 
@@ -56,7 +57,7 @@ def diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
         if score is None or match.score() is None or match.tells.sum() < FEWEST:
             continue
         agreed, probes = int((match.same & match.tells).sum()), int(match.tells.sum())
-        diagnosis = Diagnosis(mutant.__name__, mutants.fault_of(mutant), agreed, probes)
+        diagnosis = Diagnosis(mutant.__name__, fault_of(mutant()), agreed, probes)
         rank = (round(score, 2), contexts == _contexts(mutant, length), -distance)
         if best is None or rank > best[0]:
             best = rank, diagnosis
@@ -249,9 +250,3 @@ def _two_samples(some: np.ndarray, others: np.ndarray) -> tuple[float, int]:
     seen = both > 0
     statistic = ((some - others)[seen] ** 2 / both[seen]).sum()
     return float(statistic), max(int(seen.sum()) - 1, 1)
-
-
-def as_candidate(loop: mutants.Loop) -> Candidate:
-    """A loop of this package as a function under test."""
-    name = type(loop).__name__
-    return Candidate(loop, name, f"mutants:{name}", "numpy", compiled=False)

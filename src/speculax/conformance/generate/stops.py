@@ -1,7 +1,8 @@
 """Where texts end, and greedy texts: stages without chance."""
 
 from speculax.conformance.candidate import Candidate
-from speculax.conformance.generate.call import as_list, failed, run, snippet
+from speculax.conformance.explain import explain
+from speculax.conformance.generate.call import as_list, run, snippet
 from speculax.conformance.generate.scripts import chains, stopping
 from speculax.conformance.report import Failure, Level, Outcome
 
@@ -35,7 +36,7 @@ def check_stopping(candidate: Candidate, rule: str, level: Level) -> Outcome:
             try:
                 got = run(candidate, call)
             except Exception as error:
-                failures.append(failed(candidate, error, name, shown))
+                failures.append(explain(candidate, error, name, shown))
                 break
             if got != script.text:
                 why = WHY.get(name, "")
@@ -57,7 +58,7 @@ def check_greedy(candidate: Candidate, rule: str, level: Level) -> Outcome:
             try:
                 got = run(candidate, call)
             except Exception as error:
-                failures.append(failed(candidate, error, what, shown))
+                failures.append(explain(candidate, error, what, shown))
                 break
             if got != chain.text():
                 failures.append(

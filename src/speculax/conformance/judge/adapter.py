@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, as_numpy
+from speculax.conformance.candidate import Candidate, as_numpy, described
 from speculax.conformance.judge.names import Mapping, map_names
-from speculax.conformance.judge.reading import Reading, kind_of, read, readings
+from speculax.conformance.judge.reading import Reading, read, readings
 from speculax.conformance.verifier.call import PARAMETERS, Arguments
 from speculax.conformance.verifier.examples import EXAMPLES
 from speculax.conformance.verifier.instances import expected
@@ -96,7 +96,7 @@ class Adapter:
                 except Exception as error:
                     self.error = self.error or error
                     continue
-                self.returned = self.returned or kind_of(results[0][0])
+                self.returned = self.returned or described(results[0][0])
                 for reading in readings(results[0][0], int(has_batch)):
                     form = Form(mapping, has_batch, reading)
                     score = _score(form, results, rule)

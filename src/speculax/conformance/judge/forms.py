@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import speculax as sx
+from speculax.conformance.kind import fault_of
 from speculax.conformance.verifier import mutants
 
 Verifier = Callable[..., Any]
@@ -122,6 +123,5 @@ def examples() -> list[Example]:
     found.append(Example("speculax, single", single(sx.verify_token), None, True))
     for name, forms in WRONG.items():
         mutant = mutants.MUTANTS[name]
-        fault = " ".join((type(mutant).__doc__ or "").split())
-        found += [Example(name, form(mutant), fault, False) for form in forms]
+        found += [Example(name, form(mutant), fault_of(mutant), False) for form in forms]
     return found

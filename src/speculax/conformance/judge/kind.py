@@ -24,7 +24,6 @@ ROW_BY_ROW: dict[str, Check | None] = {"law": check_row_law, "several steps": No
 
 def check_form(candidate: Candidate, rule: str, level: Level) -> Outcome:
     """Whether the examples can be read in any form; the notes say in which."""
-    del level
     adapter = _settled(candidate, rule)
     if adapter.error is not None:
         failure = explain(candidate, adapter.error, f"the examples ({adapter.form.mapping})")
@@ -32,7 +31,10 @@ def check_form(candidate: Candidate, rule: str, level: Level) -> Outcome:
     if not adapter.is_read:
         what = "nothing that it returns for the examples can be read as a verdict"
         return Outcome(1, [Failure(what, FORMS, adapter.returned)], stops=True)
-    return Outcome(1, notes=[f"taken as: {adapter.form}"])
+    notes = [f"taken as: {adapter.form}"]
+    if _level(candidate, level) != level:
+        notes.append("held to level robust: strict is for functions with draft_lengths")
+    return Outcome(1, notes=notes)
 
 
 def _as_verifier(name: str, check: Check) -> Check:
@@ -70,7 +72,6 @@ def _level(candidate: Candidate, level: Level) -> Level:
 
 
 def _diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
-    assert VERIFIER.diagnose is not None
     _settled(candidate, rule)
     return VERIFIER.diagnose(candidate, rule, _level(candidate, level))
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculax.conformance.candidate import WrongFormError, as_numpy
+from speculax.conformance.candidate import WrongFormError, as_numpy, described
 
 NUMBERS = ("num", "n", "count", "length", "len", "number")
 
@@ -87,7 +87,7 @@ def read(result: Any, reading: Reading, draft_tokens: Any) -> tuple[Any, Any]:
     parts = [value for _, value in parts_of(result)]
     needed = [i for i in (reading.tokens, reading.number, reading.extra) if i is not None]
     if not needed or max(needed) >= len(parts):
-        raise WrongFormError(f"returned {kind_of(result)}, which is no verdict")
+        raise WrongFormError(f"returned {described(result)}, which is no verdict")
     width = draft_tokens.shape[-1] + 1
     draft_tokens = _integers(xp, draft_tokens)
     places = xp.arange(width, dtype=np.int32).reshape(*[1] * (draft_tokens.ndim - 1), width)
@@ -106,13 +106,6 @@ def read(result: Any, reading: Reading, draft_tokens: Any) -> tuple[Any, Any]:
     assert extra is not None
     after = xp.where(places == n[..., None], extra[..., None], -1)
     return n.astype(np.int32), xp.where(places < n[..., None], rows, after)
-
-
-def kind_of(result: Any) -> str:
-    """What a result is, in words."""
-    if result is None:
-        return "None (is a return missing?)"
-    return f"a {type(result).__name__}"
 
 
 def _is_mask(value: Any) -> bool:

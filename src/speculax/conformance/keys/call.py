@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
-from speculax.conformance.pasting import key_of, writing
+from speculax.conformance.pasting import imports_of_key, key_of, writing
 from speculax.conformance.seeds import as_key
-from speculax.conformance.verifier.call import Arguments, Result, literal, read
+from speculax.conformance.verifier.call import Arguments, Result, read
 
 PARAMETERS = ("draft_tokens", "draft_probs", "target_probs", "key")
 MOST_PASTED = 400  # numbers
@@ -43,14 +43,9 @@ def snippet(candidate: Candidate, step: Step, seed: int) -> str:
     """A call as Python that can be pasted; nothing if the arrays are large."""
     if any(array is not None and array.size > MOST_PASTED for array in step):
         return ""
-    make, module, imports = writing(candidate)
+    how = writing(candidate)
     lines = [f"{candidate.name}("]
     for name, array in zip(PARAMETERS, step, strict=False):
-        written = "None"
-        if array is not None:
-            written = f"{make}({literal(array)}, dtype={module}.{array.dtype})"
-        lines.append(f"    {name}={written},")
+        lines.append(f"    {name}={how.array(array)},")
     lines += [f"    key={key_of(candidate, seed)},", ")"]
-    head = ["import jax"] if candidate.framework == "jax" else []
-    text = "\n".join([*head, *imports, "", *lines])
-    return "from math import inf, nan\n" + text if "nan" in text or "inf" in text else text
+    return how.whole(lines, imports_of_key(candidate))

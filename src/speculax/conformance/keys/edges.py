@@ -11,9 +11,9 @@ from speculax.conformance.explain import explain
 from speculax.conformance.keys.call import Step, run, snippet
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import cells
+from speculax.conformance.verifier.call import as_text
 from speculax.conformance.verifier.edge_cases import WHY, demanded
 from speculax.conformance.verifier.edges import Case
-from speculax.conformance.verifier.instances import as_text
 from speculax.conformance.verifier.rules import RULES, Rule
 
 # Chance that the stage accuses a right verifier, shared by its cases.

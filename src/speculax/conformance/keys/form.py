@@ -1,6 +1,6 @@
 """The form of a verifier with a key: what it returns, how it is traced, and what its key does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,10 @@ import numpy as np
 from speculax.conformance.candidate import Candidate, as_numpy
 from speculax.conformance.explain import explain
 from speculax.conformance.keys.call import Step, run, snippet
+from speculax.conformance.parts import run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.seeds import as_key
+from speculax.conformance.verifier.call import Result
 
 SIZES = [(1, 1, 1), (1, 1, 2), (2, 0, 4)]  # (B, G, V)
 ROWS = 64  # the chance that two batches of noise agree is nil
@@ -19,21 +21,12 @@ ROWS = 64  # the chance that two batches of noise agree is nil
 def check_form(candidate: Candidate, rule: str, level: Level) -> Outcome:
     """Keys, shapes, dtypes, padding; tracing, retracing and `vmap`; what the key decides."""
     del rule, level
-    parts: list[Callable[[Candidate], Iterator[Failure | None]]] = [_check_result, _check_sizes]
+    parts = [_check_result(candidate), _check_sizes(candidate)]
+    notes = ["not under jax.jit: tracing and vmap were not checked"]
     if candidate.compiled:
-        parts += [_check_retrace, _check_vmap]
-    parts.append(_check_keys)
-    checks, failures, stops = 0, [], False
-    for part in parts:
-        for found in part(candidate):
-            checks += 1
-            if found is not None:
-                failures.append(found)
-        if failures:  # what comes after would say the same once more
-            stops = part is _check_result
-            break
-    notes = [] if candidate.compiled else ["not under jax.jit: tracing and vmap were not checked"]
-    return Outcome(checks, failures, notes, stops)
+        parts += [_check_retrace(candidate), _check_vmap(candidate)]
+        notes = []
+    return run_parts(candidate, [*parts, _check_keys(candidate)], notes)
 
 
 def random_step(batch: int, drafts: int, vocab: int, seed: int = 0) -> Step:
@@ -54,11 +47,11 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
     try:
         result = run(candidate, step, 0)
     except Exception as error:
-        yield Failure(**{**vars(explain(candidate, error, how)), "snippet": pasted})
+        yield explain(candidate, error, how, pasted)
         return
     yield None
     for name, array in result._asdict().items():
-        yield _unless(
+        yield unless(
             array.dtype == np.int32,
             f"{name} has the wrong dtype",
             "int32",
@@ -67,14 +60,14 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
         )
     for b in range(len(result.num_accepted)):
         n, tokens = result.row(b)
-        yield _unless(
+        yield unless(
             0 <= n <= 3 and tokens[:n] == step.draft_tokens[b, :n].tolist(),
             "tokens do not begin with the num_accepted draft tokens that were kept",
             f"{step.draft_tokens[b, : max(n, 0)].tolist()} first",
             f"num_accepted {n}, tokens {tokens}",
             snippet=pasted,
         )
-        yield _unless(
+        yield unless(
             all(x == -1 for x in tokens[n + 1 :]),
             "what comes after the token that was drawn is not -1",
             f"{tokens[: n + 1] + [-1] * (3 - n)}",
@@ -90,11 +83,15 @@ def _check_sizes(candidate: Candidate) -> Iterator[Failure | None]:
         try:
             result = run(candidate, step, 0)
         except Exception as error:
-            failure = explain(candidate, error, f"with B = {batch}, G = {drafts}, V = {vocab}")
-            yield Failure(**{**vars(failure), "snippet": snippet(candidate, step, 0)})
+            yield explain(
+                candidate,
+                error,
+                f"with B = {batch}, G = {drafts}, V = {vocab}",
+                snippet(candidate, step, 0),
+            )
             continue
         inside = (result.num_accepted >= 0) & (result.num_accepted <= drafts)
-        yield _unless(
+        yield unless(
             bool(inside.all()),
             f"num_accepted is outside [0, {drafts}]",
             "",
@@ -107,7 +104,7 @@ def _check_retrace(candidate: Candidate) -> Iterator[Failure | None]:
     before = candidate.traces
     for seed in range(1, 4):
         run(candidate, random_step(4, 3, 5, seed), seed)
-    yield _unless(
+    yield unless(
         candidate.traces == before,
         "new values of the same shapes make jax.jit trace the function again",
         "one trace",
@@ -126,13 +123,13 @@ def _check_vmap(candidate: Candidate) -> Iterator[Failure | None]:
         yield explain(candidate, error, "under jax.vmap, each batch with its key,")
         return
     for seed, part in enumerate(parts):
-        tokens = as_numpy(result["tokens"])[seed]
+        one = [as_numpy(result[name])[seed] for name in Result._fields]
         alone = run(candidate, part, seed)
-        yield _unless(
-            np.array_equal(tokens, alone.tokens),
-            "under jax.vmap it gives other tokens than without",
-            f"{alone.tokens.tolist()}",
-            f"{tokens.tolist()}",
+        yield unless(
+            all(map(np.array_equal, one, alone)),
+            "under jax.vmap it gives another verdict than without",
+            f"{alone.num_accepted.tolist()}, {alone.tokens.tolist()}",
+            ", ".join(str(array.tolist()) for array in one),
             "Negative axes (axis=-1), or indices built with jnp.arange(B), are the usual reasons.",
         )
 
@@ -172,23 +169,17 @@ def _check_keys(candidate: Candidate) -> Iterator[Failure | None]:
             why="Each row needs noise of its own: draw it with the axis of rows.",
         )
         return
-    yield _unless(
+    yield unless(
         first == again,
         "the same key gives another verdict the second time",
         str(first[0][1:]),
         str(next((b[1:] for a, b in zip(first, again, strict=True) if a != b), "")),
         "All noise must come from the key: text could not be made again.",
     )
-    yield _unless(
+    yield unless(
         first != other,
         "another key gives the same verdicts",
         f"other ones in some of {ROWS} rows",
         str(other[0][1:]),
         "Every step would decide with the same noise.",
     )
-
-
-def _unless(
-    good: bool, what: str, expected: str, actual: str, why: str = "", snippet: str = ""
-) -> Failure | None:
-    return None if good else Failure(what, expected, actual, snippet, why)

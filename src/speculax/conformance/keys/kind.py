@@ -13,14 +13,13 @@ from typing import Any
 import jax
 
 import speculax as sx
-from speculax.conformance.candidate import Candidate
 from speculax.conformance.keys import mutants
 from speculax.conformance.keys.call import PARAMETERS
 from speculax.conformance.keys.edges import check_edges
 from speculax.conformance.keys.form import check_form
 from speculax.conformance.keys.law import check_law
 from speculax.conformance.keys.naming import diagnose
-from speculax.conformance.kind import Kind, Specimen
+from speculax.conformance.kind import Kind, Specimen, as_candidate
 
 OURS: dict[str, Callable[..., Any]] = {"token": sx.verify_token, "block": sx.verify_block}
 
@@ -44,19 +43,14 @@ def _specimens() -> list[Specimen]:
     """This library's verifiers, those in float64, and the mutants."""
     found = []
     for rule in OURS:
-        ours = partial(_candidate, partial(with_key, rule=rule), "speculax", True)
+        ours = partial(as_candidate, partial(with_key, rule=rule), is_ours=True)
         found.append(Specimen(f"speculax, {rule}", rule, None, ours))
-        control = partial(_candidate, mutants.control(rule), "float64", False)
+        control = partial(as_candidate, mutants.control(rule))
         found.append(Specimen(f"float64, {rule}", rule, None, control))
         for name, mutant in mutants.mutants_of(rule).items():
-            make = partial(_candidate, mutant, name, False)
+            make = partial(as_candidate, mutant)
             found.append(Specimen(name, rule, mutants.fault_of(mutant), make))
     return found
-
-
-def _candidate(function: Callable[..., Any], name: str, is_ours: bool) -> Candidate:
-    framework = "jax" if is_ours else "numpy"
-    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
 
 
 KIND = Kind(

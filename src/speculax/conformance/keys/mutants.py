@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from speculax.conformance import kind
 from speculax.conformance.verifier import mutants
 from speculax.conformance.verifier.rules import RULES
 
@@ -126,8 +127,7 @@ def mutants_of(rule: str) -> dict[str, Keyed]:
 
 def fault_of(mutant: Keyed) -> str:
     """What a mutant does wrong, in a sentence."""
-    wrong = mutant.verifier if type(mutant) is Keyed else mutant
-    return " ".join((type(wrong).__doc__ or "").split())
+    return kind.fault_of(mutant.verifier if type(mutant) is Keyed else mutant)
 
 
 def of_uniforms(mutant: Keyed) -> Verifier:

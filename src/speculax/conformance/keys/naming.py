@@ -23,6 +23,7 @@ from speculax.conformance.keys.joint import (
     lay_steps,
 )
 from speculax.conformance.keys.law import exact_mutants
+from speculax.conformance.kind import as_candidate
 from speculax.conformance.matching import Bounds, Seen, differ, nearest
 from speculax.conformance.report import Diagnosis, Level
 from speculax.conformance.verifier.rules import RULES
@@ -53,11 +54,11 @@ def _known(
     for name, mutant in mutants.mutants_of(rule).items():
         if (name in laws) == (aspect == "key"):  # rows have wrong laws, or share their noise
             continue
-        seen = laws[name] if aspect == "law" else _see(aspect, _as_candidate(mutant), rule, level)
+        seen = laws[name] if aspect == "law" else _see(aspect, as_candidate(mutant), rule, level)
         found[name] = mutants.fault_of(mutant), seen
     if aspect == "law":
         return _exact(exact_laws(RULES[rule].control)), found
-    return _see(aspect, _as_candidate(mutants.control(rule)), rule, level), found
+    return _see(aspect, as_candidate(mutants.control(rule)), rule, level), found
 
 
 def _exact(laws: dict[str, Exact]) -> list[Seen]:
@@ -93,9 +94,9 @@ def _count_verdicts(candidate: Candidate) -> np.ndarray:
                 n = np.clip(result.num_accepted, 0, DRAFTS)
                 token = np.clip(result.tokens[np.arange(len(n)), n], -1, VOCAB - 1)
                 np.add.at(counts, (place, n, token), 1)
+            shares = counts / counts.sum(axis=(1, 2), keepdims=True)
         except Exception:
-            counts[:] = FAILED
-        shares = counts / counts.sum(axis=(1, 2), keepdims=True)
+            shares = np.full_like(counts, FAILED)
         found.append(shares.reshape(len(drafts), -1))
     return np.concatenate(found)
 
@@ -107,10 +108,6 @@ def _hard_rows(candidate: Candidate, rule: str, level: Level) -> list[Seen]:
         try:
             means = verdicts(candidate, edges).mean(axis=1)
         except Exception:
-            means = np.full((len(edges.names), DRAFTS + 1), FAILED)
+            means = np.full((len(edges.names), edges.step.target_probs.shape[1] + 1), FAILED)
         found.append(Seen(means, MEANS))
     return found
-
-
-def _as_candidate(mutant: mutants.Keyed) -> Candidate:
-    return Candidate(mutant, "mutant", "mutants:mutant", "numpy", compiled=False)

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy, described
 from speculax.conformance.pasting import writing
-from speculax.conformance.verifier.call import KEYS, literal
+from speculax.conformance.verifier.call import KEYS
 
 PARAMETERS = (
     "draft_tokens",
@@ -106,8 +106,7 @@ def run(candidate: Candidate, arguments: Arguments) -> Result:
     """
     result = candidate(*arguments)
     if not isinstance(result, dict):
-        given = "None (is a return missing?)" if result is None else f"a {type(result).__name__}"
-        raise WrongFormError(f"returned {given}, not a dict")
+        raise WrongFormError(f"returned {described(result)}, not a dict")
     if set(result) != KEYS:
         raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
     n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
@@ -125,15 +124,9 @@ def snippet(candidate: Candidate, arguments: Arguments, largest: int = 400) -> s
     """A call as Python that can be pasted; nothing if the arrays are large."""
     if any(a is not None and a.size > largest for a in arguments):
         return ""
-    make, module, imports = writing(candidate)
-    lines = [*imports, "", f"{candidate.origin.rpartition(':')[2]}("]
-    for key, value in zip(PARAMETERS, arguments, strict=True):
-        if value is None:
-            text = "None"
-        elif value.size == 0:
-            text = f"{module}.zeros({value.shape}, dtype={module}.{value.dtype})"
-        else:
-            text = f"{make}({literal(value)}, dtype={module}.{value.dtype})"
-        lines.append(f"    {key}={text},")
-    text = "\n".join([*lines, ")"])
-    return "from math import inf, nan\n" + text if "nan" in text or "inf" in text else text
+    how = writing(candidate)
+    lines = [f"{candidate.origin.rpartition(':')[2]}("]
+    lines += [
+        f"    {name}={how.array(value)}," for name, value in zip(PARAMETERS, arguments, strict=True)
+    ]
+    return how.whole([*lines, ")"])

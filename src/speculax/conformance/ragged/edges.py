@@ -5,9 +5,9 @@ from speculax.conformance.explain import explain
 from speculax.conformance.ragged.call import Arguments, Request, lay, run, snippet
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import edges
+from speculax.conformance.verifier.call import as_text
 from speculax.conformance.verifier.edge_cases import WHY, demanded
 from speculax.conformance.verifier.edges import Case
-from speculax.conformance.verifier.instances import as_text
 from speculax.conformance.verifier.rules import Rule
 
 DRAFTS = 2  # of every case, those beyond its length included

@@ -1,11 +1,13 @@
 """The form of a ragged verifier: what it returns, and that it lives with `jit`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
+from speculax.conformance.parts import run_parts, unless
 from speculax.conformance.ragged.call import Arguments, lay, run, snippet
 from speculax.conformance.ragged.instances import draw_request, spoilt
 from speculax.conformance.report import Failure, Level, Outcome
@@ -21,20 +23,13 @@ WIDTH = (
 
 def check_form(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """Keys, shapes, dtypes and padding; retracing if it is compiled; the ends of the contract."""
-    parts: list[Callable[[Candidate, Rule, Level], Iterator[Failure | None]]]
-    parts = [_check_result, _check_ends]
-    if candidate.compiled:
-        parts.insert(1, _check_retrace)
-    checks = 0
+    parts = [
+        _check_result(candidate, rule),
+        *([_check_retrace(candidate, rule)] if candidate.compiled else []),
+        _check_ends(candidate, rule, level),
+    ]
     notes = [] if candidate.compiled else ["not under jax.jit: tracing was not checked"]
-    for part in parts:
-        found = list(part(candidate, rule, level))
-        checks += len(found)
-        failures = [failure for failure in found if failure is not None]
-        if failures:  # what comes after would say the same once more
-            stops = part is _check_result and len(found) == 1
-            return Outcome(checks, failures, notes, stops)
-    return Outcome(checks, [], notes)
+    return run_parts(candidate, parts, notes)
 
 
 def _batch(
@@ -46,20 +41,20 @@ def _batch(
     return lay(requests, spoilt(draw_request(rng, padding, VOCAB, rule, True), level))
 
 
-def _check_result(candidate: Candidate, rule: Rule, level: Level) -> Iterator[Failure | None]:
-    del level
+def _check_result(candidate: Candidate, rule: Rule) -> Iterator[Failure | None]:
     arguments = _batch(rule, LENGTHS[0])
     how = "compiling it with every argument traced" if candidate.compiled else "calling it"
     try:
         result = run(candidate, arguments)
     except Exception as error:
-        failure = vars(explain(candidate, error, how)) | {"snippet": snippet(candidate, arguments)}
+        failure = explain(candidate, error, how, snippet(candidate, arguments))
         if candidate.compiled:
-            failure["why"] = f"{failure['why']} {WIDTH}".strip()
-        yield Failure(**failure)
+            failure = replace(failure, why=f"{failure.why} {WIDTH}".strip())
+        yield failure
         return
+    yield None
     for name, array in result._asdict().items():
-        yield _unless(
+        yield unless(
             array.dtype == np.int32,
             f"{name} has the wrong dtype",
             "int32",
@@ -69,14 +64,14 @@ def _check_result(candidate: Candidate, rule: Rule, level: Level) -> Iterator[Fa
     for b, request in enumerate(arguments.requests()):
         (n, tokens), length = result.row(b), request.length
         ids = request.draft_tokens.tolist()
-        yield _unless(
+        yield unless(
             0 <= n <= length and tokens[:n] == ids[:n],
             f"request {b} does not begin with the num_accepted draft tokens that were kept",
             f"num_accepted in [0, {length}], {ids[: max(n, 0)]} first",
             f"num_accepted {n}, tokens {tokens}",
             snippet=snippet(candidate, arguments),
         )
-        yield _unless(
+        yield unless(
             all(x == -1 for x in tokens[n + 1 :]),
             f"what comes after the token that was drawn for request {b} is not -1",
             f"{tokens[: n + 1] + [-1] * (len(tokens) - n - 1)}",
@@ -86,12 +81,11 @@ def _check_result(candidate: Candidate, rule: Rule, level: Level) -> Iterator[Fa
         )
 
 
-def _check_retrace(candidate: Candidate, rule: Rule, level: Level) -> Iterator[Failure | None]:
-    del level
+def _check_retrace(candidate: Candidate, rule: Rule) -> Iterator[Failure | None]:
     before = candidate.traces
     for lengths in LENGTHS[1:]:
         run(candidate, _batch(rule, lengths))
-    yield _unless(
+    yield unless(
         candidate.traces == before,
         "other draft_lengths of the same shapes make jax.jit trace the function again",
         "one trace",
@@ -112,19 +106,12 @@ def _check_ends(candidate: Candidate, rule: Rule, level: Level) -> Iterator[Fail
         try:
             result = run(candidate, arguments)
         except Exception as error:
-            failure = explain(candidate, error, name)
-            yield Failure(**{**vars(failure), "snippet": snippet(candidate, arguments)})
+            yield explain(candidate, error, name, snippet(candidate, arguments))
             continue
         n = result.num_accepted
-        yield _unless(
+        yield unless(
             bool(((n >= 0) & (n <= arguments.draft_lengths)).all()),
             f"{name}: num_accepted is outside [0, draft_lengths]",
             f"at most {lengths}",
             f"{n.tolist()}",
         )
-
-
-def _unless(
-    good: bool, what: str, expected: str, actual: str, why: str = "", snippet: str = ""
-) -> Failure | None:
-    return None if good else Failure(what, expected, actual, snippet, why)

@@ -10,7 +10,8 @@ from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
 from speculax.conformance.ragged.call import Arguments, Request, lay, run, snippet
 from speculax.conformance.report import Failure, Level, Outcome
-from speculax.conformance.verifier.instances import as_text, draw_instances
+from speculax.conformance.verifier.call import as_text
+from speculax.conformance.verifier.instances import draw_instances
 from speculax.conformance.verifier.rules import Rule
 
 SIZES = [(2, 1, 4), (4, 2, 5), (8, 4, 4)]  # (T, B, V)
@@ -45,7 +46,7 @@ def draw_batches(
     """Batches without comparisons that are close.
 
     Beyond the contract there is padding behind the last request, and now and then nothing else;
-    of every four batches one has drafts without laws.
+    strictly, of every four batches one has drafts without laws.
     """
     num_tokens, batch, vocab = size
     for number in range(count):
@@ -53,7 +54,7 @@ def draw_batches(
         if level != "contract":
             total = int(rng.integers(0, num_tokens + 1)) if number % 2 else num_tokens
         lengths = rng.multinomial(total, rng.dirichlet(np.ones(batch)))
-        has_laws = level == "contract" or number % 4 != 1
+        has_laws = level != "strict" or number % 4 != 1
         requests = [draw_request(rng, n, vocab, rule, has_laws) for n in lengths.tolist()]
         padding = draw_request(rng, num_tokens - total, vocab, rule, has_laws)
         if number % 3:

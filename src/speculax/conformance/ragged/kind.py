@@ -8,7 +8,7 @@ import jax
 
 import speculax as sx
 from speculax.conformance.candidate import Candidate
-from speculax.conformance.kind import Check, Kind, Specimen
+from speculax.conformance.kind import Check, Kind, Specimen, as_candidate, fault_of
 from speculax.conformance.ragged import mutants, naming
 from speculax.conformance.ragged.call import PARAMETERS
 from speculax.conformance.ragged.edges import check_edges
@@ -34,13 +34,13 @@ def _specimens() -> list[Specimen]:
     found = []
     for rule in ("token", "greedy"):  # the others differ in what is judged, not in the layout
         ours = partial(verify_ragged, rule)
-        found.append(Specimen(f"speculax, {rule}", rule, None, partial(_candidate, ours, True)))
+        found.append(Specimen(f"speculax, {rule}", rule, None, partial(as_candidate, ours, True)))
     for rule in LOSSLESS:
         right = mutants.control(rule)
-        found.append(Specimen(f"float64, {rule}", rule, None, partial(_candidate, right)))
+        found.append(Specimen(f"float64, {rule}", rule, None, partial(as_candidate, right)))
     for name, mutant in mutants.MUTANTS.items():
-        fault = naming.fault_of(mutant)
-        found.append(Specimen(name, "token", fault, partial(_candidate, mutant)))
+        fault = fault_of(mutant)
+        found.append(Specimen(name, "token", fault, partial(as_candidate, mutant)))
     return found
 
 
@@ -48,12 +48,6 @@ def verify_ragged(rule: Any, draft_tokens: jax.Array, *rest: Any) -> Any:
     """This library's own, where no draft is cut."""
     size = len(draft_tokens)
     return sx.verify_ragged(draft_tokens, *rest, max_draft_length=size, rule=rule)
-
-
-def _candidate(function: Callable[..., Any], is_ours: bool = False) -> Candidate:
-    name = type(function).__name__
-    framework = "jax" if is_ours else "numpy"
-    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
 
 
 KIND = Kind(

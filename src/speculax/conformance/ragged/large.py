@@ -1,6 +1,7 @@
 """Real vocabularies."""
 
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
 from speculax.conformance.ragged.call import Request, lay, run
 from speculax.conformance.report import Failure, Level, Outcome
-from speculax.conformance.verifier.instances import SLACK, as_text, large_instance
+from speculax.conformance.verifier.call import Arguments, as_text
+from speculax.conformance.verifier.instances import SLACK, allowed, large_instance
 from speculax.conformance.verifier.large import check_large as check_padded
 from speculax.conformance.verifier.rules import Rule
 
@@ -45,14 +47,14 @@ def _check_lengths(candidate: Candidate, rule: Rule, level: Level) -> list[Failu
     failures = []
     for b, request in enumerate(requests):
         n, tokens = result.row(b)
-        allowed = _allowed(rule, request, SLACK[level])
-        if n not in allowed or not allowed[n][0] <= tokens[n] <= allowed[n][1]:
+        right = allowed(rule.row, Arguments(*request), SLACK[level])
+        if n not in right or not right[n][0] <= tokens[n] <= right[n][1]:
             failures.append(
                 Failure(
                     f"V = {VOCAB}: request {b} of draft_lengths {LENGTHS} comes out wrong",
                     " or ".join(
                         f"num_accepted {m}, then a token from {low} to {high}"
-                        for m, (low, high) in allowed.items()
+                        for m, (low, high) in right.items()
                     ),
                     as_text(n, tokens),
                 )
@@ -60,23 +62,10 @@ def _check_lengths(candidate: Candidate, rule: Rule, level: Level) -> list[Failu
     return failures[:1]
 
 
-def _allowed(rule: Rule, request: Request, slack: float) -> dict[int, tuple[int, int]]:
-    """For each number that may be kept, the tokens that may follow, as float32 sums round."""
-    found: dict[int, list[int]] = {}
-    for a in (-slack, slack):
-        for s in (-slack, slack):
-            moved = request._replace(
-                accept_uniforms=np.clip(request.accept_uniforms + a, 0, 1),
-                sample_uniform=np.clip(request.sample_uniform + s, 0, 1),
-            )
-            n, tokens = rule.row(*moved, number=float)
-            found.setdefault(n, []).append(tokens[n])
-    return {n: (min(tokens), max(tokens)) for n, tokens in found.items()}
-
-
 def as_padded(candidate: Candidate) -> Candidate:
     """A verifier with the padded signature, all of whose rows have G draft tokens."""
 
+    @wraps(candidate.function)  # whose lines are shown if it raises
     def verify(
         draft_tokens: Any,
         draft_probs: Any,

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.kind import as_candidate, fault_of
 from speculax.conformance.matching import Seen, nearest
 from speculax.conformance.ragged import mutants
 from speculax.conformance.ragged.call import Arguments, run
@@ -26,10 +27,10 @@ def diagnose(candidate: Candidate, rule: Rule, level: Level) -> Diagnosis | None
 def _known(name: str, level: Level) -> tuple[list[Seen], dict[str, tuple[str, list[Seen]]]]:
     """What is right on the probes, and of each mutant its fault and what it gives."""
     probes = make_probes(RULES[name], level)
-    right = results(_as_candidate(mutants.control(name)), probes)
+    right = results(as_candidate(mutants.control(name)), probes)
     faults = mutants.MUTANTS if name == "token" else {}
     return right, {
-        wrong: (fault_of(mutant), results(_as_candidate(mutant), probes))
+        wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
         for wrong, mutant in faults.items()
     }
 
@@ -58,13 +59,3 @@ def results(candidate: Candidate, probes: list[Arguments]) -> list[Seen]:
         except Exception:
             found.append(Seen(np.full((len(arguments.draft_lengths), width + 1), FAILED)))
     return found
-
-
-def fault_of(mutant: mutants.Ragged) -> str:
-    """What a mutant does wrong, in a sentence."""
-    return " ".join((type(mutant).__doc__ or "").split())
-
-
-def _as_candidate(ragged: mutants.Ragged) -> Candidate:
-    name = type(ragged).__name__
-    return Candidate(ragged, name, f"mutants:{name}", "numpy", compiled=False)

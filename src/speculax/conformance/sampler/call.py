@@ -1,22 +1,20 @@
 """One call of a sampler under test: its arguments, its result, and both as pasteable Python."""
 
 import inspect
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
-from speculax.conformance.explain import explain
-from speculax.conformance.pasting import key_of, writing
-from speculax.conformance.report import Failure
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy, described
+from speculax.conformance.pasting import imports_of_key, key_of, literal, writing
 from speculax.conformance.sampler.oracle import Settings
 from speculax.conformance.seeds import as_key
-from speculax.conformance.verifier.call import literal
 
 PARAMETERS = ("logits", "temperature", "top_k", "top_p", "min_p", "uniforms")
 NEUTRAL = Settings()
 MOST_PASTED = 400  # numbers
+
+EXPECTED = "int32 (R,), an id for each row"
 
 
 class Rows(NamedTuple):
@@ -85,21 +83,13 @@ def run(candidate: Candidate, rows: Rows, noise: np.ndarray | int) -> np.ndarray
 def read(result: Any, num_rows: int) -> np.ndarray:
     """What a sampler returned, its form checked."""
     if not hasattr(result, "shape"):
-        said = "None (is a return missing?)" if result is None else f"a {type(result).__name__}"
-        raise WrongFormError(f"returned {said}, not an array")
+        raise WrongFormError(f"returned {described(result)}, not an array", EXPECTED)
     ids = as_numpy(result)
     if ids.shape != (num_rows,):
-        raise WrongFormError(f"returned an array of shape {ids.shape}, not {(num_rows,)}")
+        raise WrongFormError(f"returned an array of shape {ids.shape}, not {(num_rows,)}", EXPECTED)
     if ids.dtype.kind not in "iu":
-        raise WrongFormError(f"returned {ids.dtype} for ids")
+        raise WrongFormError(f"returned {ids.dtype} for ids", EXPECTED)
     return ids
-
-
-def explained(candidate: Candidate, error: BaseException, what: str) -> Failure:
-    """An exception of a sampler; see `explain`."""
-    failure = explain(candidate, error, what)
-    is_form = isinstance(error, WrongFormError)
-    return replace(failure, expected="int32 (R,), an id for each row") if is_form else failure
 
 
 def in_words(settings: Settings) -> str:
@@ -114,37 +104,29 @@ def snippet(candidate: Candidate, rows: Rows, noise: np.ndarray | int) -> str:
     """A call as Python that can be pasted; nothing if the arrays are large."""
     if rows.logits.size > MOST_PASTED:
         return ""
-    make, module, imports = writing(candidate)
+    how = writing(candidate)
     lines = [f"{candidate.name}("]
     for name, array in zip(PARAMETERS, rows, strict=False):
-        lines.append(f"    {name}={make}({literal(array)}, dtype={module}.{array.dtype}),")
+        lines.append(f"    {name}={how.array(array)},")
     if isinstance(noise, int):
-        lines.append(f"    key={key_of(candidate, noise)},")
-    else:
-        lines.append(f"    uniforms={make}({literal(noise)}, dtype={module}.float32),")
-    return _whole(imports, [*lines, ")"], isinstance(noise, int) and candidate.framework == "jax")
+        lines += [f"    key={key_of(candidate, noise)},", ")"]
+        return how.whole(lines, imports_of_key(candidate))
+    return how.whole([*lines, f"    uniforms={how.array(noise)},", ")"])
 
 
 def counting(candidate: Candidate, row: Rows) -> str:
     """A thousand draws from one row, counted, as Python that can be pasted."""
     if row.logits.size > MOST_PASTED:
         return ""
-    make, module, imports = writing(candidate)
+    how, imports = writing(candidate), ("from collections import Counter", "")
     lines = ["n = 1000", f"ids = {candidate.name}("]
     for name, array in zip(PARAMETERS, row, strict=False):
-        lines.append(f"    {name}={make}({literal(array)} * n, dtype={module}.{array.dtype}),")
-    if by_key := takes_key(candidate):
+        dtype = f"{how.module}.{array.dtype}"
+        lines.append(f"    {name}={how.make}({literal(array)} * n, dtype={dtype}),")
+    if takes_key(candidate):
         lines.append(f"    key={key_of(candidate, 0)},")
+        imports = (*imports, *imports_of_key(candidate))
     else:
         spread = "[(i + 0.5) / n for i in range(n)]"
-        lines.append(f"    uniforms={make}({spread}, dtype={module}.float32),")
-    lines += [")", "print(sorted(Counter(ids.tolist()).items()))"]
-    needs_jax = by_key and candidate.framework == "jax"
-    return _whole(["from collections import Counter", "", *imports], lines, needs_jax)
-
-
-def _whole(imports: list[str], lines: list[str], needs_jax: bool) -> str:
-    text = "\n".join([*(["import jax"] if needs_jax else []), *imports, "", *lines])
-    if "nan" in text or "inf" in text:
-        text = "from math import inf, nan\n" + text
-    return text
+        lines.append(f"    uniforms={how.make}({spread}, dtype={how.module}.float32),")
+    return how.whole([*lines, ")", "print(sorted(Counter(ids.tolist()).items()))"], imports)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
 from speculax.conformance.report import LEVELS, Failure, Level, Outcome
 from speculax.conformance.sampler.call import (
     NEUTRAL,
     Rows,
-    explained,
     make_rows,
     run,
     snippet,
@@ -192,7 +192,7 @@ def _wrong_uniforms(candidate: Candidate, edge: Uniforms) -> Iterator[Failure]:
     try:
         ids = run(candidate, rows, uniforms)
     except Exception as error:
-        yield explained(candidate, error, edge.name)
+        yield explain(candidate, error, edge.name)
         return
     for r, (uniform, good) in enumerate(edge.cases):
         if ids[r] not in good:

@@ -1,14 +1,15 @@
 """The form of a sampler: what it returns, how it is traced, and that rows are their own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
+from speculax.conformance.parts import run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.sampler.call import (
     Rows,
-    explained,
     make_rows,
     run,
     snippet,
@@ -36,22 +37,13 @@ BROKEN = np.array([[NAN] * VOCAB, [INF] * VOCAB, [-INF] * VOCAB, [0.0] * VOCAB],
 def check_form(candidate: Candidate, order: Order, level: Level) -> Outcome:
     """Shape and dtype; tracing and retracing if it is compiled; rows, and keys, on their own."""
     del order
-    parts: list[Callable[[Candidate, Level], Iterator[Failure | None]]]
-    parts = [_check_result, _check_sizes]
+    parts = [_check_result(candidate), _check_sizes(candidate)]
+    notes = ["not under jax.jit: tracing was not checked"]
     if candidate.compiled:
-        parts.append(_check_retrace)
-    parts.append(_check_keys if takes_key(candidate) else _check_rows)
-    checks, failures, stops = 0, [], False
-    for part in parts:
-        for found in part(candidate, level):
-            checks += 1
-            if found is not None:
-                failures.append(found)
-        if failures:  # what comes after would say the same once more
-            stops = part is _check_result
-            break
-    notes = [] if candidate.compiled else ["not under jax.jit: tracing was not checked"]
-    return Outcome(checks, failures, notes, stops)
+        parts.append(_check_retrace(candidate))
+        notes = []
+    own = _check_keys(candidate) if takes_key(candidate) else _check_rows(candidate, level)
+    return run_parts(candidate, [*parts, own], notes)
 
 
 def _rows(count: int, vocab: int, seed: int = 0) -> Rows:
@@ -66,8 +58,7 @@ def _noise(candidate: Candidate, rows: Rows, seed: int = 0) -> np.ndarray | int:
     return np.random.default_rng(seed).random(len(rows.logits), np.float32)
 
 
-def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
-    del level
+def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
     rows = _rows(ROWS, VOCAB)
     noise = _noise(candidate, rows)
     pasted = snippet(candidate, rows, noise)
@@ -75,10 +66,10 @@ def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None
     try:
         ids = run(candidate, rows, noise)
     except Exception as error:
-        failure = explained(candidate, error, how)
-        yield Failure(**{**vars(failure), "snippet": pasted})
+        yield explain(candidate, error, how, pasted)
         return
-    yield _unless(
+    yield None
+    yield unless(
         ids.dtype == np.int32,
         "the ids have the wrong dtype",
         "int32",
@@ -86,7 +77,7 @@ def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None
         "Callers index with them and compare them bit for bit; cast with astype(jnp.int32).",
     )
     inside = (ids >= 0) & (ids < VOCAB)
-    yield _unless(
+    yield unless(
         bool(inside.all()),
         "an id is outside the vocabulary",
         f"0 to {VOCAB - 1}",
@@ -95,18 +86,18 @@ def _check_result(candidate: Candidate, level: Level) -> Iterator[Failure | None
     )
 
 
-def _check_sizes(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
-    del level
+def _check_sizes(candidate: Candidate) -> Iterator[Failure | None]:
     for count, vocab in SIZES:
         rows = _rows(count, vocab)
         noise = _noise(candidate, rows)
         try:
             ids = run(candidate, rows, noise)
         except Exception as error:
-            failure = explained(candidate, error, f"with R = {count}, V = {vocab}")
-            yield Failure(**{**vars(failure), "snippet": snippet(candidate, rows, noise)})
+            yield explain(
+                candidate, error, f"with R = {count}, V = {vocab}", snippet(candidate, rows, noise)
+            )
             continue
-        yield _unless(
+        yield unless(
             bool(((ids >= 0) & (ids < vocab)).all()),
             f"with R = {count}, V = {vocab} an id is outside the vocabulary",
             f"0 to {vocab - 1}",
@@ -115,15 +106,14 @@ def _check_sizes(candidate: Candidate, level: Level) -> Iterator[Failure | None]
         )
 
 
-def _check_retrace(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
-    del level
+def _check_retrace(candidate: Candidate) -> Iterator[Failure | None]:
     rows = _rows(ROWS, VOCAB)
     run(candidate, rows, _noise(candidate, rows))
     before = candidate.traces
     for seed in range(1, 4):
         rows = _rows(ROWS, VOCAB, seed)
         run(candidate, rows, _noise(candidate, rows, seed))
-    yield _unless(
+    yield unless(
         candidate.traces == before,
         "new values of the same shapes make jax.jit trace the function again",
         "one trace",
@@ -141,7 +131,7 @@ def _check_rows(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
         ids = run(candidate, rows, uniforms)
         moved = rng.permutation(ROWS)
         there = run(candidate, rows.take(moved), uniforms[moved])
-        yield _unless(
+        yield unless(
             np.array_equal(there, ids[moved]),
             "rows in another order give other tokens",
             str(ids[moved].tolist()),
@@ -161,7 +151,7 @@ def _check_rows(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
             )
         )
         beside = run(candidate, mixed, uniforms)
-        yield _unless(
+        yield unless(
             np.array_equal(beside[which], ids[which]),
             "a row gives another token beside other rows",
             str(ids[which].tolist()),
@@ -188,34 +178,27 @@ def key_facts(candidate: Candidate) -> np.ndarray:
 _OWN = "Rows must not know of each other: look for a sum, a maximum or an index over the batch."
 
 
-def _check_keys(candidate: Candidate, level: Level) -> Iterator[Failure | None]:
+def _check_keys(candidate: Candidate) -> Iterator[Failure | None]:
     """The key decides, and gives each row noise of its own."""
-    del level
     first, again, other = _flat_draws(candidate)
-    yield _unless(
+    yield unless(
         np.array_equal(first, again),
         "the same key gives other tokens the second time",
         str(first[:8].tolist()),
         str(again[:8].tolist()),
         "All noise must come from the key: text could not be made again.",
     )
-    yield _unless(
+    yield unless(
         not np.array_equal(first, other),
         "another key gives the same tokens",
         "other tokens",
         str(other[:8].tolist()),
         "Every step would draw with the same noise.",
     )
-    yield _unless(
+    yield unless(
         bool((first.reshape(-1, ROWS) != first[::ROWS, None]).any()),
         "all rows of a batch draw the same token from a flat law",
         "about as many tokens as rows",
         str(first[:8].tolist()),
         "Each row needs noise of its own: draw it with shape (R,).",
     )
-
-
-def _unless(
-    good: bool, what: str, expected: str, actual: str, why: str = "", snippet: str = ""
-) -> Failure | None:
-    return None if good else Failure(what, expected, actual, snippet, why)

@@ -6,8 +6,9 @@ import numpy as np
 
 from speculax.conformance import chi_square
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level
-from speculax.conformance.sampler.call import Rows, counting, explained, in_words, snippet, together
+from speculax.conformance.sampler.call import Rows, counting, in_words, snippet, together
 from speculax.conformance.sampler.measure import Measured, measure
 from speculax.conformance.sampler.oracle import Order, RowLaw, row_law
 
@@ -50,7 +51,7 @@ def judge_groups(
     try:
         measured = measure(candidate, rows)
     except Exception as error:
-        return 1, [explained(candidate, error, f"rows of {rows.logits.shape[1]} tokens")]
+        return 1, [explain(candidate, error, f"rows of {rows.logits.shape[1]} tokens")]
     false_alarm = FALSE_ALARM / (num_tests or len(rows.logits))
     failures, start = [], 0
     for group in groups:

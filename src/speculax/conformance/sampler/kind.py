@@ -18,7 +18,7 @@ import jax
 
 import speculax as sx
 from speculax.conformance.candidate import Candidate
-from speculax.conformance.kind import Check, Kind, Specimen
+from speculax.conformance.kind import Check, Kind, Specimen, as_candidate
 from speculax.conformance.report import Diagnosis, Level, Outcome
 from speculax.conformance.sampler import naming
 from speculax.conformance.sampler.call import PARAMETERS
@@ -108,14 +108,9 @@ def _specimens() -> list[Specimen]:
         made += [(name, fault_of(mutant), mutant) for name, mutant in chosen.items()]
         for name, fault, function in made:
             title = f"{name}, {'by key' if by_key else 'of uniforms'}" if fault is None else name
-            make = partial(_candidate, function, name, function is ours)
+            make = partial(as_candidate, function, is_ours=function is ours)
             found.append(Specimen(title, order, fault, make))
     return found
-
-
-def _candidate(function: Callable[..., Any], name: str, is_ours: bool) -> Candidate:
-    framework = "jax" if is_ours else "numpy"
-    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
 
 
 KIND = Kind(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from math import exp, lgamma, log
 from typing import NamedTuple
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from speculax.conformance import chi_square
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.sampler.call import (
     NEUTRAL,
     Rows,
-    explained,
     in_words,
     make_rows,
     run,
@@ -91,15 +92,15 @@ def check_large(candidate: Candidate, order: Order, level: Level) -> Outcome:
     checks, failures = 0, []
     for size in SIZES:
         try:
-            for found in (
-                *_check_support(candidate, order, level, size),
-                *_check_tail(candidate, size),
+            for found in chain(
+                _check_support(candidate, order, level, size), _check_tail(candidate, size)
             ):
                 checks += 1
                 if found is not None:
                     failures.append(found)
         except Exception as error:
-            failures.append(explained(candidate, error, f"V = {size}"))
+            checks += 1
+            failures.append(explain(candidate, error, f"V = {size}"))
         if failures:
             break
     notes = [f"the tail was counted; a right sampler is accused with a chance of {FALSE_ALARM}"]
@@ -193,6 +194,10 @@ def draw_tail(candidate: Candidate, size: int) -> np.ndarray:
 def _check_tail(candidate: Candidate, size: int) -> Iterator[Failure | None]:
     """The mass of the tail, how evenly ids have it, and how many of them are met."""
     ids = draw_tail(candidate, size)
+    outside = ids[(ids < 0) | (ids >= size)]
+    if len(outside):
+        yield Failure(f"V = {size}: an id is outside the vocabulary", "", str(outside[0]))
+        return
     in_tail = ids != size // 3
     num_tail = int(in_tail.sum())
     place = np.minimum(ids[in_tail] * RANGES // size, RANGES)
@@ -240,7 +245,7 @@ def check_rare(candidate: Candidate, order: Order, level: Level) -> Outcome:
     try:
         met, expected = rare_count(candidate)
     except Exception as error:
-        return Outcome(1, [explained(candidate, error, "a tail of rare tokens")])
+        return Outcome(1, [explain(candidate, error, "a tail of rare tokens")])
     note = f"a right sampler is accused with a chance of {FALSE_ALARM}"
     if not is_unlikely(met, expected, FALSE_ALARM):
         return Outcome(1, notes=[note])

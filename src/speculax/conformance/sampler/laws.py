@@ -6,8 +6,9 @@ import numpy as np
 
 from speculax.conformance import chi_square
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
-from speculax.conformance.sampler.call import NEUTRAL, explained, make_rows, run, takes_key
+from speculax.conformance.sampler.call import NEUTRAL, make_rows, run, takes_key
 from speculax.conformance.sampler.judge import FALSE_ALARM, Group, judge_groups
 from speculax.conformance.sampler.measure import BATCH
 from speculax.conformance.sampler.oracle import Order, Settings
@@ -134,7 +135,7 @@ def _check_pairs(candidate: Candidate, false_alarm: float) -> list[Failure]:
             ids = run(candidate, rows, number)
             np.add.at(counts, ids[::2] * len(probs) + ids[1::2], 1)
     except Exception as error:
-        return [explained(candidate, error, "rows side by side")]
+        return [explain(candidate, error, "rows side by side")]
     p_value = chi_square.p_value(counts.astype(int), np.outer(probs, probs).reshape(-1))
     if p_value >= false_alarm:
         return []

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
+from speculax.conformance import kind
 from speculax.conformance.sampler.call import Rows
 from speculax.conformance.sampler.definition import ByKey, Sampler
 from speculax.conformance.sampler.oracle import Order, Settings, normalized
@@ -311,5 +312,4 @@ def mutants_of(order: Order, by_key: bool) -> dict[str, Sampler | ByKey]:
 
 def fault_of(mutant: Sampler | ByKey) -> str:
     """What a mutant does wrong, in a sentence."""
-    wrong = mutant.sampler if type(mutant) is ByKey else mutant
-    return " ".join((type(wrong).__doc__ or "").split())
+    return kind.fault_of(mutant.sampler if type(mutant) is ByKey else mutant)

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.kind import as_candidate
 from speculax.conformance.matching import Bounds, Seen, differ, nearest
 from speculax.conformance.report import LEVELS, Diagnosis, Level
 from speculax.conformance.sampler import large
@@ -50,7 +51,7 @@ def _known(
     aspect: str, order: Order, level: Level, by_key: bool
 ) -> tuple[list[Seen], dict[str, tuple[str, list[Seen]]]]:
     """What a right sampler does; and each mutant, with its fault."""
-    right = _see(aspect, _as_candidate(_right(order, by_key)), order, level)
+    right = _see(aspect, as_candidate(_right(order, by_key)), order, level)
     mutants = {}
     for name, mutant in mutants_of(order, by_key).items():
         if isinstance(mutant, Race) != (aspect == "rare"):  # all others would be seen before
@@ -60,7 +61,7 @@ def _known(
             laws = _law_of(inner, _probes(order, level))
             seen = right._replace(numbers=laws) if aspect == "laws" else right
         else:
-            seen = _see(aspect, _as_candidate(mutant), order, level)
+            seen = _see(aspect, as_candidate(mutant), order, level)
         mutants[name] = fault_of(mutant), [seen]
     return [right], mutants
 
@@ -123,10 +124,6 @@ def _rare(candidate: Candidate) -> np.ndarray:
 
 def _right(order: Order, by_key: bool) -> Sampler | ByKey:
     return ByKey(Sampler(order)) if by_key else Sampler(order)
-
-
-def _as_candidate(function: Sampler | ByKey) -> Candidate:
-    return Candidate(function, "mutant", "mutants:mutant", "numpy", compiled=False)
 
 
 def _has_plain_draws(sampler: Sampler) -> bool:

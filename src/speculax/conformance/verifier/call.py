@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy
+from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy, described
+from speculax.conformance.pasting import writing
 
 PARAMETERS = (
     "draft_tokens",
@@ -84,7 +85,7 @@ def as_verifier(candidate: Candidate) -> Callable[..., dict[str, np.ndarray]]:
 def read(result: Any, arguments: Arguments) -> Result:
     """What a verifier returned, its form checked but for dtypes."""
     if not isinstance(result, dict):
-        raise WrongFormError(f"returned {_a(result)}, not a dict")
+        raise WrongFormError(f"returned {described(result)}, not a dict")
     if set(result) != KEYS:
         raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
     n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
@@ -98,47 +99,18 @@ def read(result: Any, arguments: Arguments) -> Result:
     return Result(n, tokens)
 
 
-def _a(value: Any) -> str:
-    if value is None:
-        return "None (is a return missing?)"
-    return f"a {type(value).__name__}"
+def as_text(n: int, tokens: list[int]) -> str:
+    """A row of a result."""
+    return f"num_accepted {n}, tokens {tokens}"
 
 
 def snippet(candidate: Candidate, arguments: Arguments, largest: int = 400) -> str:
     """A call as Python that can be pasted; nothing if the arrays are large."""
     if any(a is not None and a.size > largest for a in arguments):
         return ""
-    place, _, name = candidate.origin.rpartition(":")
-    module = place.removesuffix(".py").rpartition("/")[2] if place.endswith(".py") else place
-    root = name.partition(".")[0]
-    make, imports = {
-        "jax": ("jnp.array", "import jax.numpy as jnp"),
-        "torch": ("torch.tensor", "import torch"),
-        "numpy": ("np.array", "import numpy as np"),
-    }[candidate.framework]
-    lines = [imports, f"from {module} import {root}", "", f"{name}("]
+    how = writing(candidate)
+    lines = [f"{candidate.origin.rpartition(':')[2]}("]
     for key, value in zip(Arguments._fields, arguments, strict=True):
-        if value is None:
-            if key == "draft_probs":
-                lines.append("    draft_probs=None,")
-            continue
-        kind = make.partition(".")[0]
-        dtype = f"{kind}.{value.dtype}"
-        lines.append(f"    {key}={make}({literal(value)}, dtype={dtype}),")
-    text = "\n".join([*lines, ")"])
-    if "nan" in text or "inf" in text:
-        text = "from math import inf, nan\n" + text
-    return text
-
-
-def literal(array: np.ndarray) -> str:
-    """Nested lists; floats as short as gives the same float of their type."""
-    if array.ndim == 0:
-        return _number(array[()])
-    return f"[{', '.join(literal(a) for a in array)}]"
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, np.floating):
-        return str(value) if np.isfinite(value) else str(float(value))
-    return str(value.item())
+        if value is not None or key == "draft_probs":
+            lines.append(f"    {key}={how.array(value)},")
+    return how.whole([*lines, ")"])

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculax.conformance.candidate import WrongFormError
+
 STEPS = 1 << 24  # uniforms are k / STEPS
 PROBES = 16  # places on a line that are looked at even if nothing differs
 CHUNK = 512  # rows a call: one compiled program
@@ -52,8 +54,8 @@ def evaluator(verifier, ids, draft, target, lengths=None):
         extra = {} if lengths is None else {"draft_lengths": lengths}
         out = verifier(ids, draft, target, uniforms[:, :-1], uniforms[:, -1], **extra)
         verdict = np.column_stack([np.asarray(out["num_accepted"]), np.asarray(out["tokens"]) + 1])
-        assert verdict.min() >= 0
-        assert verdict.max() < 1 << DIGIT
+        if verdict.min() < 0 or verdict.max() >= 1 << DIGIT:
+            raise WrongFormError("returned num_accepted or a token outside the vocabulary")
         return (verdict.astype(np.int64) << DIGIT * np.arange(verdict.shape[1])).sum(axis=1)
 
     def evaluate(paths, points):
@@ -272,7 +274,11 @@ def cut_steps(verifier, starts, drafts, lengths=None, dense=True, poison=False, 
         target = np.where(beyond[..., None], np.float32(np.nan), target)
     evaluate = evaluator(verifier, ids, draft if dense else None, target, lengths)
     cells = find_cells(evaluate, len(ids), drafts + 1)
-    assert not contradictions(evaluate, cells, np.random.default_rng(0), 5)
+    if contradictions(evaluate, cells, np.random.default_rng(0), 5):
+        raise WrongFormError(
+            "gives other verdicts for uniforms between which it gave the same: is it a function of "
+            "its arguments only?"
+        )
     per_start = [cells[i : i + len(paths)] for i in range(0, len(cells), len(paths))]
     return Steps(starts, weights, per_start)
 

@@ -8,9 +8,8 @@ from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import edges
-from speculax.conformance.verifier.call import Arguments, run, snippet
+from speculax.conformance.verifier.call import Arguments, as_text, run, snippet
 from speculax.conformance.verifier.edges import FLAT, Case
-from speculax.conformance.verifier.instances import as_text
 from speculax.conformance.verifier.rules import Rule
 
 WHY = {
@@ -84,7 +83,7 @@ MOST_SHOWN = 3
 def check_edges(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """The edge table, as far as the level demands it."""
     checks, failures, notes = 0, [], []
-    has_lengths = candidate.accepts("draft_lengths")
+    has_lengths = level == "strict" and candidate.accepts("draft_lengths")
     if level != "strict":
         notes.append(f"edges that {level} does not demand were left out: see --level")
     elif not has_lengths:
@@ -102,7 +101,7 @@ def check_edges(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
             if one.length is not None and not has_lengths:
                 continue
             checks += 1
-            found = _check(candidate, edge, one, in_batch=level == "strict")
+            found = _check(candidate, edge, one, level == "strict", has_lengths)
             wrong += [found] if found is not None else []
         failures += wrong[:1]
     return Outcome(checks, failures, notes)
@@ -162,7 +161,9 @@ def _expected(rule: Rule, one: Case) -> list[int]:
     return tokens[: n + 1]
 
 
-def _check(candidate: Candidate, edge: str, one: Case, in_batch: bool) -> Failure | None:
+def _check(
+    candidate: Candidate, edge: str, one: Case, in_batch: bool, has_lengths: bool
+) -> Failure | None:
     places: list[tuple[str, list[Case], int]] = [("", [one], 0)]
     if in_batch:
         others = [
@@ -172,7 +173,7 @@ def _check(candidate: Candidate, edge: str, one: Case, in_batch: bool) -> Failur
     n = len(one.emitted) - 1
     want = one.emitted + [-1] * (len(one.ids) - n)
     for where, cases, row in places:
-        positional, named = edges.arrays(cases, with_lengths=candidate.accepts("draft_lengths"))
+        positional, named = edges.arrays(cases, with_lengths=has_lengths)
         arguments = Arguments(*positional, **named)
         try:
             got = run(candidate, arguments).row(row)

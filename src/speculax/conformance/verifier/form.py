@@ -1,6 +1,6 @@
 """The form of a verifier: what it returns, and that it lives with `jit` and `vmap`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,9 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate, as_numpy
 from speculax.conformance.explain import explain
+from speculax.conformance.parts import run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
-from speculax.conformance.verifier.call import PARAMETERS, Arguments, read, run, snippet
+from speculax.conformance.verifier.call import PARAMETERS, Arguments, as_text, read, run, snippet
 from speculax.conformance.verifier.instances import draw_instances
 from speculax.conformance.verifier.rules import Rule
 
@@ -19,19 +20,11 @@ SIZES = [(1, 1, 1), (1, 1, 2), (3, 2, 5), (2, 0, 4)]  # (B, G, V)
 def check_form(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """Keys, shapes, dtypes and padding; tracing, retracing and `vmap` if it is compiled."""
     del rule, level
-    parts: list[Callable[[Candidate], Iterator[Failure | None]]] = [_check_result, _check_sizes]
-    if candidate.compiled:
-        parts += [_check_retrace, _check_vmap]
-    checks, failures = 0, []
-    notes = [] if candidate.compiled else ["not under jax.jit: tracing and vmap were not checked"]
-    for part in parts:
-        found = list(part(candidate))
-        checks += len(found)
-        failures = [failure for failure in found if failure is not None]
-        if failures:  # what comes after would say the same once more
-            stops = part is _check_result and len(found) == 1
-            return Outcome(checks, failures, notes, stops)
-    return Outcome(checks, [], notes)
+    parts = [_check_result(candidate), _check_sizes(candidate)]
+    if not candidate.compiled:
+        notes = ["not under jax.jit: tracing and vmap were not checked"]
+        return run_parts(candidate, parts, notes)
+    return run_parts(candidate, [*parts, _check_retrace(candidate), _check_vmap(candidate)], [])
 
 
 def _instance(batch: int, drafts: int, vocab: int, seed: int = 0) -> Arguments:
@@ -46,12 +39,11 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
     try:
         result = run(candidate, arguments)
     except Exception as error:
-        failure = explain(candidate, error, how)
-        yield Failure(**{**vars(failure), "snippet": snippet(candidate, arguments)})
+        yield explain(candidate, error, how, snippet(candidate, arguments))
         return
     yield None
     for name, array in result._asdict().items():
-        yield _unless(
+        yield unless(
             array.dtype == np.int32,
             f"{name} has the wrong dtype",
             "int32",
@@ -60,14 +52,14 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
         )
     for b in range(len(result.num_accepted)):
         n, tokens = result.row(b)
-        yield _unless(
+        yield unless(
             0 <= n <= 2 and tokens[:n] == arguments.draft_tokens[b, :n].tolist(),
             "tokens do not begin with the num_accepted draft tokens that were kept",
             f"{arguments.draft_tokens[b, : max(n, 0)].tolist()} first",
             f"num_accepted {n}, tokens {tokens}",
             snippet=snippet(candidate, arguments.row(b)),
         )
-        yield _unless(
+        yield unless(
             all(x == -1 for x in tokens[n + 1 :]),
             "what comes after the token that was drawn is not -1",
             f"{tokens[: n + 1] + [-1] * (2 - n)}",
@@ -83,11 +75,15 @@ def _check_sizes(candidate: Candidate) -> Iterator[Failure | None]:
         try:
             result = run(candidate, arguments)
         except Exception as error:
-            failure = explain(candidate, error, f"with B = {batch}, G = {drafts}, V = {vocab}")
-            yield Failure(**{**vars(failure), "snippet": snippet(candidate, arguments)})
+            yield explain(
+                candidate,
+                error,
+                f"with B = {batch}, G = {drafts}, V = {vocab}",
+                snippet(candidate, arguments),
+            )
             continue
         wrong = [b for b in range(batch) if not 0 <= result.num_accepted[b] <= drafts]
-        yield _unless(
+        yield unless(
             not wrong,
             f"num_accepted is outside [0, {drafts}]",
             "",
@@ -100,7 +96,7 @@ def _check_retrace(candidate: Candidate) -> Iterator[Failure | None]:
     before = candidate.traces
     for seed in range(1, 4):
         run(candidate, _instance(2, 2, 6, seed))
-    yield _unless(
+    yield unless(
         candidate.traces == before,
         "new values of the same shapes make jax.jit trace the function again",
         "one trace",
@@ -121,16 +117,10 @@ def _check_vmap(candidate: Candidate) -> Iterator[Failure | None]:
     for i, part in enumerate(parts):
         one = read({key: as_numpy(value)[i] for key, value in result.items()}, part)
         alone = run(candidate, part)
-        yield _unless(
-            np.array_equal(one.tokens, alone.tokens),
-            "under jax.vmap it gives other tokens than without",
-            f"{alone.tokens.tolist()}",
-            f"{one.tokens.tolist()}",
+        yield unless(
+            all(map(np.array_equal, one, alone)),
+            "under jax.vmap it gives another verdict than without",
+            "; ".join(as_text(*alone.row(b)) for b in range(2)),
+            "; ".join(as_text(*one.row(b)) for b in range(2)),
             "Negative axes (axis=-1), or indices built with jnp.arange(B), are the usual reasons.",
         )
-
-
-def _unless(
-    good: bool, what: str, expected: str, actual: str, why: str = "", snippet: str = ""
-) -> Failure | None:
-    return None if good else Failure(what, expected, actual, snippet, why)

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import speculax as sx
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
-from speculax.conformance.kind import Check, Kind, Specimen
+from speculax.conformance.kind import Check, Kind, Specimen, as_candidate, fault_of
 from speculax.conformance.report import Diagnosis, Failure, Level, Outcome
 from speculax.conformance.verifier import naming
-from speculax.conformance.verifier.call import PARAMETERS, run, snippet
+from speculax.conformance.verifier.call import PARAMETERS, as_text, run, snippet
 from speculax.conformance.verifier.edge_cases import check_edges
 from speculax.conformance.verifier.edges import SETTINGS
 from speculax.conformance.verifier.examples import EXAMPLES
 from speculax.conformance.verifier.form import check_form
-from speculax.conformance.verifier.instances import as_text, check_instances, expected
+from speculax.conformance.verifier.instances import check_instances, expected
 from speculax.conformance.verifier.large import check_large
 from speculax.conformance.verifier.law import check_law, check_steps
 from speculax.conformance.verifier.rules import RULES, Rule
@@ -61,21 +60,15 @@ def _specimens() -> list[Specimen]:
     for name, rule in RULES.items():
         settings = SETTINGS.get(name, {})
         ours = partial(getattr(sx, _OURS.get(name, f"verify_{name}")), **settings)
-        found.append(Specimen(f"speculax, {name}", name, None, partial(_candidate, ours, True)))
-        found.append(Specimen(f"float64, {name}", name, None, partial(_candidate, rule.control)))
+        found.append(Specimen(f"speculax, {name}", name, None, partial(as_candidate, ours, True)))
+        found.append(Specimen(f"float64, {name}", name, None, partial(as_candidate, rule.control)))
         for mutant, function in rule.mutants.items():
-            fault = " ".join((type(function).__doc__ or "").split())
-            found.append(Specimen(mutant, name, fault, partial(_candidate, function)))
+            fault = fault_of(function)
+            found.append(Specimen(mutant, name, fault, partial(as_candidate, function)))
     return found
 
 
 _OURS = {name: f"verify_lossy_{name}" for name in SETTINGS}
-
-
-def _candidate(function: Callable[..., Any], is_ours: bool = False) -> Candidate:
-    name = type(function).__name__
-    framework = "jax" if is_ours else "numpy"
-    return Candidate(function, name, f"mutants:{name}", framework, compiled=is_ours)
 
 
 KIND = Kind(

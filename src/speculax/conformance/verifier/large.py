@@ -158,7 +158,7 @@ def large_bonus_failures(verifier, more=8):
         wrong += [
             f"row {b}, uniform {sample[b]!r}: token {y}"
             for b, y in enumerate(drawn)
-            if y < 0 or not rows[b, y] > 0
+            if not (0 <= y < LARGE and rows[b, y] > 0)
         ]
     return wrong
 
@@ -193,7 +193,8 @@ def end_of_mass_failures(verifier):
         for _ in range(2):
             out = verifier(none.astype(np.int32), no_draft(target), target, none, sample)
             drawn = np.asarray(out["tokens"])[:, 0]
-            bad = (drawn < 0) | ~(rows[np.arange(batch), drawn] > 0)
+            inside = (drawn >= 0) & (drawn < rows.shape[1])
+            bad = ~inside | ~(rows[np.arange(batch), np.where(inside, drawn, 0)] > 0)
             wrong += [f"row {b}: token {drawn[b]}" for b in np.flatnonzero(bad)]
             sample = np.nextafter(sample, np.float32(0))
     return wrong

@@ -5,9 +5,10 @@ from functools import cache
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
+from speculax.conformance.kind import as_candidate, fault_of
 from speculax.conformance.matching import Seen, nearest
 from speculax.conformance.report import Diagnosis, Level
-from speculax.conformance.verifier import edges, grid, mutants
+from speculax.conformance.verifier import edges, grid
 from speculax.conformance.verifier.call import Arguments, run
 from speculax.conformance.verifier.edge_cases import demanded
 from speculax.conformance.verifier.rules import RULES, Rule
@@ -64,7 +65,7 @@ def results(verifier: Candidate, probes: list[Arguments]) -> list[Seen]:
 
 def diagnose(candidate: Candidate, rule: Rule, level: Level) -> Diagnosis | None:
     """The mutant that a function behaves like; None if it is right, or like no other."""
-    has_lengths = candidate.accepts("draft_lengths")
+    has_lengths = level == "strict" and candidate.accepts("draft_lengths")
     own = results(candidate, make_probes(rule, level, has_lengths))
     return nearest(own, *_known(rule.name, level, has_lengths), fewest=FEWEST)
 
@@ -76,16 +77,7 @@ def _known(
     """What is right on the probes, and of each mutant its fault and what it gives."""
     rule = RULES[name]
     probes = make_probes(rule, level, has_lengths)
-    return results(_as_candidate(rule.control), probes), {
-        wrong: (_fault_of(mutant), results(_as_candidate(mutant), probes))
+    return results(as_candidate(rule.control), probes), {
+        wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
         for wrong, mutant in rule.mutants.items()
     }
-
-
-def _fault_of(mutant: mutants.Rule) -> str:
-    return " ".join((type(mutant).__doc__ or "").split())
-
-
-def _as_candidate(rule: mutants.Rule) -> Candidate:
-    name = type(rule).__name__
-    return Candidate(rule, name, f"mutants:{name}", "numpy", compiled=False)

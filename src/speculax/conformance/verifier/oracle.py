@@ -296,6 +296,3 @@ def batched(row_rule, number=Fraction):
 
 
 token_rule = batched(token_row)
-greedy_rule = batched(greedy_row)
-block_rule = batched(block_row)
-sampled_rule = batched(sampled_row)
