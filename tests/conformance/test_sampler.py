@@ -15,7 +15,13 @@ from speculax.conformance.sampler import naming
 from speculax.conformance.sampler.call import NEUTRAL, PARAMETERS, make_rows, takes_key
 from speculax.conformance.sampler.definition import ByKey, Sampler
 from speculax.conformance.sampler.judge import Group, judge_groups
-from speculax.conformance.sampler.kind import KIND, ORDERS, sample_by_key, sample_by_uniforms
+from speculax.conformance.sampler.kind import (
+    KIND,
+    ORDERS,
+    sample_by_key,
+    sample_by_uniforms,
+    sample_coupled,
+)
 from speculax.conformance.sampler.laws import law_groups
 from speculax.conformance.sampler.measure import measure
 from speculax.conformance.sampler.mutants import MUTANTS, mutants_of
@@ -47,8 +53,14 @@ def refusals(candidate, level, order="sequential", stages=KIND.stages):
 # --- Right ones
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("by_key", [False, True], ids=["uniforms", "key"])
+@pytest.mark.parametrize(
+    ("by_key", "level"),
+    [
+        *((False, level) for level in LEVELS),
+        (True, "robust"),
+        *(pytest.param(True, level, marks=pytest.mark.slow) for level in ("contract", "strict")),
+    ],
+)
 @pytest.mark.parametrize("order", ORDERS)
 def test_right_ones_pass(order, by_key, level):
     candidate = in_float64(order, by_key)
@@ -66,6 +78,12 @@ def test_ours_pass_at_the_strict_level(order, by_key):
 @pytest.mark.parametrize("order", ORDERS)
 def test_ours_pass_all_stages(order, by_key):
     assert not refusals(ours(order, by_key), "strict", order)
+
+
+@pytest.mark.slow  # compiles for seconds
+def test_the_coupled_draw_passes_all_stages():
+    candidate = Candidate(sample_coupled, "sample", "my.py:sample", "jax", compiled=True)
+    assert not refusals(candidate, "strict", "sequential")
 
 
 def of_text(text, tmp_path, **options):

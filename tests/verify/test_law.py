@@ -91,6 +91,7 @@ EDGE_ONLY = {
     "VocabularyInTypeOfIds",
     "LastTokenWhenRoundedUp",
     "HalfPrecisionSums",
+    "LosesLastTile",
     "BareCumsum",
     "RoundingDependsOnBatch",
     "NaNRowGivesToken",

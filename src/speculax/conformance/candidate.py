@@ -83,6 +83,17 @@ class Candidate:
         own = np.array(value)  # which the function may write into
         return sys.modules["torch"].from_numpy(own) if self.framework == "torch" else own
 
+    def changed(self, arguments: tuple[Any, ...]) -> list[int]:
+        """Which of its arguments a call writes into."""
+        given = [self.convert(value) for value in arguments]
+        self.function(*given)
+        return [
+            i
+            for i, (before, after) in enumerate(zip(arguments, given, strict=True))
+            if isinstance(before, np.ndarray)
+            and not np.array_equal(as_numpy(after), before, equal_nan=before.dtype.kind == "f")
+        ]
+
     def accepts(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""
         parameters = inspect.signature(self.function).parameters

@@ -137,7 +137,7 @@ def _run(job: dict[str, Any], timeout: float) -> tuple[dict[str, Any], float]:
                 child.wait(timeout)
                 how = _end(child.returncode)
             except subprocess.TimeoutExpired:
-                how = f"was stopped after {timeout:g} s; see --timeout"
+                how = f"was stopped after {timeout:g} s (--timeout)"
             finally:
                 _stop(child)
         seconds = time.perf_counter() - start
@@ -145,7 +145,7 @@ def _run(job: dict[str, Any], timeout: float) -> tuple[dict[str, Any], float]:
         if result.is_file():
             return json.loads(result.read_text()), seconds
         lines = printed.read_text(errors="replace").strip().splitlines()
-        last = f": {lines[-1][:300]}" if lines else ""
+        last = f"; the last line it printed: {lines[-1][:200]}" if lines else ""
         return {"crash": how + last}, seconds
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+import re
 import traceback
 
 import jax
@@ -72,6 +73,9 @@ def explain(candidate: Candidate, error: BaseException, what: str, snippet: str 
             name = type(error).__name__
             return Failure(f"{what}: {meaning}{place}", actual=name, snippet=snippet, why=hint)
     said = str(error).strip().partition("\n")[0]
+    if found := re.search(r"traced for jit returned a value of type <class '(.*?)'>", said):
+        returned = f"it returned a {found[1]}, which jax.jit does not take"
+        return Failure(f"{what}: {returned}", "a dict of two arrays", found[1], snippet)
     hint = _WRITE if "immutable" in said and "JAX" in said.upper() else ""
     if candidate.framework == "jax" and "torch" in said:
         hint = "A PyTorch function is checked with --no-jit."

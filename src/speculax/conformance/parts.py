@@ -1,10 +1,11 @@
 """Checks in parts: what comes after the first part that fails would say the same once more."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
-from speculax.conformance.report import Failure, Outcome
+from speculax.conformance.report import Failure, Level, Outcome
 
 Part = Iterable[Failure | None]  # one entry a check, None where nothing is wrong
 
@@ -32,6 +33,21 @@ def run_parts(candidate: Candidate, parts: Iterable[Part], notes: list[str]) -> 
         if failures:
             return Outcome(checks, failures, notes, stops=checks == 1)
     return Outcome(checks, [], notes)
+
+
+def check_writes(
+    candidate: Candidate, names: tuple[str, ...], arguments: tuple[Any, ...], level: Level
+) -> Part:
+    """Beyond the contract, that a function leaves alone what it is given; JAX has it so."""
+    if level != "contract" and candidate.framework != "jax":
+        changed = candidate.changed(arguments)
+        yield unless(
+            not changed,
+            f"it writes into {' and '.join(names[i] for i in changed)}",
+            "arguments as they were",
+            "others",
+            "Callers use their arrays again: work on a copy.",
+        )
 
 
 def unless(

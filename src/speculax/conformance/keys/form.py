@@ -8,8 +8,8 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate, as_numpy
 from speculax.conformance.explain import explain
-from speculax.conformance.keys.call import Step, run, snippet
-from speculax.conformance.parts import run_parts, unless
+from speculax.conformance.keys.call import PARAMETERS, Step, run, snippet
+from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.seeds import as_key
 from speculax.conformance.verifier.call import Result
@@ -20,8 +20,10 @@ ROWS = 64  # the chance that two batches of noise agree is nil
 
 def check_form(candidate: Candidate, rule: str, level: Level) -> Outcome:
     """Keys, shapes, dtypes, padding; tracing, retracing and `vmap`; what the key decides."""
-    del rule, level
-    parts = [_check_result(candidate), _check_sizes(candidate)]
+    del rule
+    given = *random_step(4, 3, 5), as_key(candidate, 0)
+    writes = check_writes(candidate, PARAMETERS, given, level)
+    parts = [_check_result(candidate), _check_sizes(candidate), writes]
     notes = ["not under jax.jit: tracing and vmap were not checked"]
     if candidate.compiled:
         parts += [_check_retrace(candidate), _check_vmap(candidate)]

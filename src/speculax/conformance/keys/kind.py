@@ -21,7 +21,11 @@ from speculax.conformance.keys.law import check_law
 from speculax.conformance.keys.naming import diagnose
 from speculax.conformance.kind import Kind, Specimen, as_candidate
 
-OURS: dict[str, Callable[..., Any]] = {"token": sx.verify_token, "block": sx.verify_block}
+OURS: dict[str, Callable[..., Any]] = {
+    "token": sx.verify_token,
+    "block": sx.verify_block,
+    "sampled": sx.verify_sampled,
+}
 
 
 def with_key(
@@ -39,6 +43,16 @@ def with_key(
     return OURS[rule](draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms)
 
 
+def coupled(
+    draft_tokens: jax.Array, draft_probs: jax.Array | None, target_probs: jax.Array, key: jax.Array
+) -> Any:
+    """This library's coupled verifier: the sampled rule, if the draft is not coupled too."""
+    del draft_probs
+    return sx.verify_coupled(
+        draft_tokens, target_probs, jax.random.bits(key, draft_tokens.shape[:1]), positions=0
+    )
+
+
 def _specimens() -> list[Specimen]:
     """This library's verifiers, those in float64, and the mutants."""
     found = []
@@ -50,7 +64,8 @@ def _specimens() -> list[Specimen]:
         for name, mutant in mutants.mutants_of(rule).items():
             make = partial(as_candidate, mutant)
             found.append(Specimen(name, rule, mutants.fault_of(mutant), make))
-    return found
+    ours = partial(as_candidate, coupled, is_ours=True)
+    return [*found, Specimen("speculax, coupled", "sampled", None, ours)]
 
 
 KIND = Kind(

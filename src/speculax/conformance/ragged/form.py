@@ -7,8 +7,8 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
-from speculax.conformance.parts import run_parts, unless
-from speculax.conformance.ragged.call import Arguments, lay, run, snippet
+from speculax.conformance.parts import check_writes, run_parts, unless
+from speculax.conformance.ragged.call import PARAMETERS, Arguments, lay, run, snippet
 from speculax.conformance.ragged.instances import draw_request, spoilt
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier.rules import Rule
@@ -27,6 +27,7 @@ def check_form(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         _check_result(candidate, rule),
         *([_check_retrace(candidate, rule)] if candidate.compiled else []),
         _check_ends(candidate, rule, level),
+        check_writes(candidate, PARAMETERS, _batch(rule, LENGTHS[0]), level),
     ]
     notes = [] if candidate.compiled else ["not under jax.jit: tracing was not checked"]
     return run_parts(candidate, parts, notes)

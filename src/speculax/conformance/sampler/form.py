@@ -6,9 +6,10 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
-from speculax.conformance.parts import run_parts, unless
+from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.sampler.call import (
+    PARAMETERS,
     Rows,
     make_rows,
     run,
@@ -17,6 +18,7 @@ from speculax.conformance.sampler.call import (
     together,
 )
 from speculax.conformance.sampler.oracle import Order, Settings
+from speculax.conformance.seeds import as_key
 
 SIZES = [(1, 1), (3, 5)]  # (R, V)
 ROWS, VOCAB = 8, 6
@@ -37,7 +39,10 @@ BROKEN = np.array([[NAN] * VOCAB, [INF] * VOCAB, [-INF] * VOCAB, [0.0] * VOCAB],
 def check_form(candidate: Candidate, order: Order, level: Level) -> Outcome:
     """Shape and dtype; tracing and retracing if it is compiled; rows, and keys, on their own."""
     del order
-    parts = [_check_result(candidate), _check_sizes(candidate)]
+    rows = _rows(ROWS, VOCAB)
+    noise = as_key(candidate, 0) if takes_key(candidate) else _noise(candidate, rows)
+    writes = check_writes(candidate, PARAMETERS, (*rows, noise), level)
+    parts = [_check_result(candidate), _check_sizes(candidate), writes]
     notes = ["not under jax.jit: tracing was not checked"]
     if candidate.compiled:
         parts.append(_check_retrace(candidate))

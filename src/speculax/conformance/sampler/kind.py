@@ -68,6 +68,19 @@ def sample_by_key(
     return sx.sample(law, key=key)
 
 
+def sample_coupled(
+    logits: jax.Array,
+    temperature: jax.Array,
+    top_k: jax.Array,
+    top_p: jax.Array,
+    min_p: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """The coupled draw, by a key that the seeds of rows come from, int32 (R,)."""
+    law = sx.law_from_logits(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return sx.coupled_draw(law, jax.random.bits(key, logits.shape[:1]), positions=0)
+
+
 def _by_order(check: Callable[[Candidate, Order, Level], Outcome]) -> Check:
     return lambda candidate, rule, level: check(candidate, cast(Order, rule), level)
 
@@ -110,7 +123,8 @@ def _specimens() -> list[Specimen]:
             title = f"{name}, {'by key' if by_key else 'of uniforms'}" if fault is None else name
             make = partial(as_candidate, function, is_ours=function is ours)
             found.append(Specimen(title, order, fault, make))
-    return found
+    ours = partial(as_candidate, sample_coupled, is_ours=True)
+    return [*found, Specimen("speculax, coupled", "sequential", None, ours)]
 
 
 KIND = Kind(

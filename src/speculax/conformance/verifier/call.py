@@ -77,7 +77,10 @@ def as_verifier(candidate: Candidate) -> Callable[..., dict[str, np.ndarray]]:
 
     def verifier(*arrays: Any, draft_lengths: Any = None) -> dict[str, np.ndarray]:
         result = run(candidate, Arguments(*arrays, draft_lengths=draft_lengths))
-        return {"num_accepted": result.num_accepted, "tokens": result.tokens}
+        for name, array in result._asdict().items():
+            if array.dtype.kind not in "iu":
+                raise WrongFormError(f"returned {name} of {array.dtype}, not of integers")
+        return result._asdict()
 
     return verifier
 

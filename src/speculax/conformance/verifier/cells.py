@@ -18,6 +18,8 @@ from speculax.conformance.candidate import WrongFormError
 
 STEPS = 1 << 24  # uniforms are k / STEPS
 PROBES = 16  # places on a line that are looked at even if nothing differs
+MOST_CUTS = 100  # of a uniform; right functions have a dozen
+NO_FUNCTION = "gives other verdicts now and then: is it a function of its arguments only?"
 CHUNK = 512  # rows a call: one compiled program
 DIGIT = 6  # bits for each number of a verdict
 
@@ -92,6 +94,8 @@ def find_cells(evaluate, num_paths, size):
                 if step not in cuts[path][axis]:
                     insort(cuts[path][axis], step)
                     found = True
+                if len(cuts[path][axis]) > MOST_CUTS:
+                    raise WrongFormError(NO_FUNCTION)
     return _read_cells(evaluate, cuts)
 
 
@@ -115,8 +119,11 @@ def _changes(evaluate, lines, axis, cuts):
     changed = (line[1:] == line[:-1]) & (verdict[1:] != verdict[:-1])
     line, low, end = line[:-1][changed], step[:-1][changed], step[1:][changed]
     at_low, at_end = verdict[:-1][changed], verdict[1:][changed]
-    result = set()
+    result, rounds = set(), 0
     while len(line):
+        rounds += 1
+        if rounds > MOST_CUTS:
+            raise WrongFormError(NO_FUNCTION)
         high, at_high = end.copy(), at_end.copy()
         while (is_open := high - low > 1).any():
             middle = (low + high)[is_open] // 2
@@ -275,10 +282,7 @@ def cut_steps(verifier, starts, drafts, lengths=None, dense=True, poison=False, 
     evaluate = evaluator(verifier, ids, draft if dense else None, target, lengths)
     cells = find_cells(evaluate, len(ids), drafts + 1)
     if contradictions(evaluate, cells, np.random.default_rng(0), 5):
-        raise WrongFormError(
-            "gives other verdicts for uniforms between which it gave the same: is it a function of "
-            "its arguments only?"
-        )
+        raise WrongFormError(NO_FUNCTION)
     per_start = [cells[i : i + len(paths)] for i in range(0, len(cells), len(paths))]
     return Steps(starts, weights, per_start)
 

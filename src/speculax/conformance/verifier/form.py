@@ -8,7 +8,7 @@ import numpy as np
 
 from speculax.conformance.candidate import Candidate, as_numpy
 from speculax.conformance.explain import explain
-from speculax.conformance.parts import run_parts, unless
+from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier.call import PARAMETERS, Arguments, as_text, read, run, snippet
 from speculax.conformance.verifier.instances import draw_instances
@@ -19,8 +19,9 @@ SIZES = [(1, 1, 1), (1, 1, 2), (3, 2, 5), (2, 0, 4)]  # (B, G, V)
 
 def check_form(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """Keys, shapes, dtypes and padding; tracing, retracing and `vmap` if it is compiled."""
-    del rule, level
-    parts = [_check_result(candidate), _check_sizes(candidate)]
+    del rule
+    writes = check_writes(candidate, PARAMETERS, _instance(2, 2, 4)[: len(PARAMETERS)], level)
+    parts = [_check_result(candidate), _check_sizes(candidate), writes]
     if not candidate.compiled:
         notes = ["not under jax.jit: tracing and vmap were not checked"]
         return run_parts(candidate, parts, notes)

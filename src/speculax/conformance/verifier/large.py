@@ -24,15 +24,20 @@ MOST_SHOWN = 2
 
 
 def check_large(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
-    """Tokens without weight in large vocabularies; strictly, rows in any batch and types of ids."""
-    checks: dict[str, tuple[Callable[[Callable[..., Any]], list[str]], str]] = {}
+    """Tokens without weight; all of the vocabulary; strictly, rows in any batch, types of ids."""
+    checks: dict[str, tuple[Callable[[Callable[..., Any]], list[str]], str]] = {
+        "the end of the vocabulary is not drawn from": (
+            last_tile_failures,
+            "V need not be a multiple of anything: what is left after the last whole tile counts.",
+        )
+    }
     if level != "contract" and rule.name != "greedy":
         checks["V = 262144, half of it masked: a token without probability is returned"] = (
             partial(large_bonus_failures, more=2),
             "A running sum in float32 rises, and falls, at entries that are zero. Sum blocks, "
             "choose a block, then a token of weight in it; or choose among tokens of weight only.",
         )
-        checks["a masked token is returned where rounding leaves none to choose"] = (
+        checks["where rounding leaves no token to choose, one without weight comes out"] = (
             end_of_mass_failures,
             "The cumulative sum may never exceed the uniform times the total; take the last token "
             "that has weight then, not the last of all.",
@@ -73,6 +78,22 @@ def check_large(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         if wrong:
             failures.append(Failure(what, actual="; ".join(wrong[:MOST_SHOWN]), why=why))
     return Outcome(len(checks), failures)
+
+
+def last_tile_failures(verifier):
+    """Rows with mass only at the end, behind the last multiple of 128."""
+    wrong = []
+    for vocab in (1030, 50_257):
+        end = vocab - vocab % 128
+        row = (np.arange(vocab) >= end) / (vocab - end)
+        target = np.tile(row.astype(np.float32), (3, 1, 1))
+        sample = np.array([0.25, 0.5, 0.75], np.float32)
+        none = np.zeros((3, 0), np.float32)
+        out = verifier(none.astype(np.int32), no_draft(target), target, none, sample)
+        drawn = np.asarray(out["tokens"])[:, 0].tolist()
+        if not all(end <= y < vocab for y in drawn):
+            wrong.append(f"V = {vocab}: tokens {drawn}, all mass is at {end} and beyond")
+    return wrong
 
 
 def lone_nan_failures(verifier, vocab=8200):
@@ -156,7 +177,7 @@ def large_bonus_failures(verifier, more=8):
         out = verifier(none.astype(np.int32), no_draft(target), target, none, sample)
         drawn = np.asarray(out["tokens"])[:, 0]
         wrong += [
-            f"row {b}, uniform {sample[b]!r}: token {y}"
+            f"row {b}, uniform {sample[b]}: token {y}"
             for b, y in enumerate(drawn)
             if not (0 <= y < LARGE and rows[b, y] > 0)
         ]
