@@ -42,7 +42,7 @@ def test_a_wrong_function(folder, tmp_path):
     result = check(folder / "wrong.py", "--level", "contract", "--html", page)
     assert result.exit_code == 1
     assert "FAIL  law" in result.stdout
-    assert "It behaves like CorrectionFromTarget" in result.stdout
+    assert "Its mistake looks like CorrectionFromTarget" in result.stdout
     assert "from wrong import verify" in result.stdout
     assert "      also: " in result.stdout
 

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +102,15 @@ def test_right_loops_get_no_name(loop):
 @pytest.mark.slow  # ten thousand texts, a call of the verifier for each step
 def test_a_loop_around_ours_passes():
     assert not refusals(OursLoop())
+
+
+def test_the_loop_of_the_docs_passes():
+    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    candidate = Candidate(names["generate"], "generate", "my.py:generate", "numpy", compiled=False)
+    for name, stage in KIND.stages.items():
+        assert not stage(candidate, "lossless", "robust").failures, name
 
 
 def test_ways_to_use_drafts_are_noted():

@@ -190,6 +190,7 @@ def test_what_is_no_array_of_integers_is_told():
     assert "returned num_accepted of float32, not of integers" in outcome.failures[0].what
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of JAX, for what it refuses after
 def test_a_generator_is_told():
     def verify(*arrays):
         yield arrays

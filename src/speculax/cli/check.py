@@ -107,6 +107,8 @@ def _check(
     as_json: bool,
     html: Path | None,
 ) -> None:
+    if html is not None and not html.parent.is_dir():
+        raise CommandError(f"there is no folder {html.parent} for the page", "make it first")
     progress = Console(stderr=True)
     out = Console(highlight=False, soft_wrap=True)
 
@@ -152,11 +154,18 @@ def _print_stage(out: Console, stage: Stage) -> None:
     word = "[green]ok  [/]" if stage.outcome.checks else "skip"
     if not stage.passed:
         word = "[bold red]FAIL[/]"
-    checks = f"{stage.outcome.checks} checks"
+    checks = f"{stage.outcome.checks} check{'s' * (stage.outcome.checks != 1)}"
     out.print(f"{word}  {stage.name:<18}{checks:>11}{stage.seconds:>8.1f} s")
 
 
 def _print_rest(out: Console, report: Report) -> None:
+    if report.diagnosis is not None:
+        found = report.diagnosis
+        out.print(
+            f"\nIts mistake looks like [bold]{escape(found.name)}[/], as {found.agreed} of "
+            f"{found.probes} probes have it that tell that one. What is wrong there:\n{_INDENT}"
+            f"{escape(found.fault)}"
+        )
     for stage in report.stages:
         if stage.passed:
             continue
@@ -164,6 +173,8 @@ def _print_rest(out: Console, report: Report) -> None:
         out.print(f"\n[bold]{escape(stage.name)}: {escape(first.what)}[/]")
         for line in _describe(first):
             out.print(f"{_INDENT}{escape(line)}")
+        if first.snippet:
+            out.print(f"\n{escape(first.snippet)}\n")
         for what in dict.fromkeys(failure.what for failure in others):
             out.print(f"{_INDENT}also: {escape(what)}")
     notes = [note for stage in report.stages for note in stage.outcome.notes]
@@ -171,12 +182,6 @@ def _print_rest(out: Console, report: Report) -> None:
         out.print()
     for note in dict.fromkeys(notes):
         out.print(f"note: {escape(note)}")
-    if report.diagnosis is not None:
-        found = report.diagnosis
-        out.print(
-            f"\nIt behaves like [bold]{escape(found.name)}[/] on {found.agreed} of {found.probes} "
-            f"probes that tell this mistake:\n{_INDENT}{escape(found.fault)}"
-        )
     held = f"{report.function}, held to the {report.rule} rule at level {report.level}"
     if report.passed:
         out.print(f"\n[green]passed[/]: {escape(held)}")
@@ -194,8 +199,6 @@ def _describe(failure: Failure) -> list[str]:
         lines.append(f"actual    {failure.actual}")
     if failure.why:
         lines.append(failure.why)
-    if failure.snippet:
-        lines += ["", *failure.snippet.splitlines()]
     return lines
 
 
@@ -215,7 +218,9 @@ def _write_stub(path: Path) -> None:
 
 def _show_hint(number: int) -> None:
     if not 1 <= number <= len(HINTS):
-        raise CommandError(f"--hint must be 1 to {len(HINTS)}, got {number}", "begin with --hint 1")
+        raise CommandError(
+            f"--hint must be 1 to {len(HINTS)}, got {number}", f"the last is --hint {len(HINTS)}"
+        )
     with writing():
         print(f"{number}. {HINTS[number - 1]}")
 

@@ -33,8 +33,9 @@ def as_html(report: Report) -> str:
     if report.diagnosis is not None:
         found = report.diagnosis
         parts.append(
-            f"<h2>It behaves like {escape(found.name)}</h2><p>{escape(found.fault)} "
-            f"({found.agreed} of {found.probes} probes that tell this mistake.)</p>"
+            f"<h2>Its mistake looks like {escape(found.name)}</h2><p>What is wrong there: "
+            f"{escape(found.fault)} ({found.agreed} of {found.probes} probes that tell this "
+            f"mistake have it so.)</p>"
         )
     for stage in report.stages:
         parts += [_failure(stage.name, failure) for failure in stage.outcome.failures]

@@ -14,11 +14,12 @@ HINTS = [
     "cumulative product of 1, 1, 0, 1 is 1, 1, 0, 0: its sum is the number of tests before the "
     "first failure. num_accepted = jnp.cumprod(passed.astype(jnp.int32), axis=1).sum(axis=1).",
     "Which row does the next token come from? Row num_accepted of the target, which has G + 1 "
-    "rows: target_probs[jnp.arange(B), num_accepted], (B, V). The draft has only G rows: index "
-    "with jnp.minimum(num_accepted, G - 1), and use what you get only where num_accepted < G.",
+    "rows: target_probs[jnp.arange(B), num_accepted], (B, V). The draft has only G rows, "
+    "and G may be 0: pad it by one row of zeros, jnp.pad(draft_probs, ((0, 0), (0, 1), (0, 0))), "
+    "and index it the same way.",
     "The residual: where a token was refused, weights = jnp.maximum(target_row - draft_row, 0); "
-    "where all were kept, weights = target_row. jnp.where(all_kept[:, None], 0, draft_row) before "
-    "subtracting does both in one expression, without an if.",
+    "where all were kept, weights = target_row. A draft_row of zeros where all were kept does both "
+    "in one expression, without an if.",
     "Drawing from the weights by inverting their cumulative sum: the token is the first id whose "
     "cumulative weight is greater than sample_uniforms times the total. With cumulative = "
     "jnp.cumsum(weights, axis=1), that is jnp.argmax(cumulative > s * cumulative[:, -1:], "

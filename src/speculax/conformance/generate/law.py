@@ -41,7 +41,7 @@ def check_law(candidate: Candidate, rule: str, level: Level) -> Outcome:
         places = min(p_values, key=lambda places: p_values[places])
         if p_values[places] < limit:
             return Outcome(checks, [_failure(candidate, laws, texts, places, p_values[places])])
-    note = f"law: chi-square on {NUM_TEXTS} texts of {LENGTH} tokens, {len(LAWS)} drafters; "
+    note = f"law: {NUM_TEXTS} texts of {LENGTH} tokens were counted for {len(LAWS)} drafters; "
     note += f"a right loop is refused with a chance of {FALSE_ALARM:g}"
     return Outcome(checks, notes=[note])
 

@@ -241,7 +241,9 @@ def check_rare(candidate: Candidate, order: Order, level: Level) -> Outcome:
     """Of samplers that take a key, strictly: a tail of 0.6 % in tokens of 4e-8 each."""
     del order
     if not takes_key(candidate) or level != "strict":
-        return Outcome(0, notes=["only for samplers that take a key, at the strict level"])
+        return Outcome(
+            0, notes=["rare tokens: only for samplers that take a key, at the strict level"]
+        )
     try:
         met, expected = rare_count(candidate)
     except Exception as error:

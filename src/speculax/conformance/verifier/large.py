@@ -73,7 +73,7 @@ def check_large(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         try:
             wrong = check(verifier)
         except Exception as error:
-            failures.append(explain(candidate, error, what))
+            failures.append(explain(candidate, error, f"on the inputs that show whether {what}"))
             continue
         if wrong:
             failures.append(Failure(what, actual="; ".join(wrong[:MOST_SHOWN]), why=why))
