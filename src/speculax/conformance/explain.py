@@ -77,7 +77,8 @@ def explain(candidate: Candidate, error: BaseException, what: str, snippet: str 
         returned = f"it returned a {found[1]}, which jax.jit does not take"
         return Failure(f"{what}: {returned}", "a dict of two arrays", found[1], snippet)
     hint = _WRITE if "immutable" in said and "JAX" in said.upper() else ""
-    if candidate.framework == "jax" and "torch" in said:
+    names = getattr(inspect.unwrap(candidate.function), "__globals__", {})
+    if candidate.framework == "jax" and ("torch" in said or "torch" in names):
         hint = "A PyTorch function is checked with --no-jit."
     return Failure(
         what=f"{what}: it raises {type(error).__name__}{place}",
