@@ -25,7 +25,7 @@ demo: $(READY)  ## generate text with and without speculation; show what was acc
 	@echo "Gemma 3 270M continues examples/edit_class.txt, a class and the start of its edit:" >&2
 	@$(BIN)/speculax generate --compare --max-new-tokens 164 --prompt-file examples/edit_class.txt
 
-test: $(READY_DEV)  ## the test suite, about 9 minutes on 2 cores
+test: $(READY_DEV)  ## the test suite, about 12 minutes on 2 cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(ARGS)
 
 test-all: $(READY_DEV)  ## the slow tests too, with the real model

@@ -92,6 +92,7 @@ def test_json(folder):
         (["--self-test", "--as", "cake"], "no kind 'cake'"),
         (["--scaffold", "new.py", "--as", "sampler"], "no stub for --as sampler"),
         (["right.py", "--as", "ragged", "--speed"], "no stage 'speed'"),
+        (["right.py", "--html", "nowhere/page.html"], "no folder nowhere"),
         (["--hint", "99"], "--hint must be 1 to"),
     ],
 )
