@@ -13,6 +13,7 @@ from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.seeds import as_key
 from speculax.conformance.verifier.call import Result
+from speculax.conformance.verifier.form import check_verdict
 
 SIZES = [(1, 1, 1), (1, 1, 2), (2, 0, 4)]  # (B, G, V)
 ROWS = 64  # the chance that two batches of noise agree is nil
@@ -52,31 +53,7 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
         yield explain(candidate, error, how, pasted)
         return
     yield None
-    for name, array in result._asdict().items():
-        yield unless(
-            array.dtype == np.int32,
-            f"{name} has the wrong dtype",
-            "int32",
-            str(array.dtype),
-            "Callers index with it and compare it bit for bit; cast with astype(jnp.int32).",
-        )
-    for b in range(len(result.num_accepted)):
-        n, tokens = result.row(b)
-        yield unless(
-            0 <= n <= 3 and tokens[:n] == step.draft_tokens[b, :n].tolist(),
-            "tokens do not begin with the num_accepted draft tokens that were kept",
-            f"{step.draft_tokens[b, : max(n, 0)].tolist()} first",
-            f"num_accepted {n}, tokens {tokens}",
-            snippet=pasted,
-        )
-        yield unless(
-            all(x == -1 for x in tokens[n + 1 :]),
-            "what comes after the token that was drawn is not -1",
-            f"{tokens[: n + 1] + [-1] * (3 - n)}",
-            f"{tokens}",
-            "Whoever reads the row stops at the first -1.",
-            pasted,
-        )
+    yield from check_verdict(result, step.draft_tokens, [pasted] * len(step.draft_tokens))
 
 
 def _check_sizes(candidate: Candidate) -> Iterator[Failure | None]:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculax.conformance.candidate import Candidate, WrongFormError, as_numpy, described
+from speculax.conformance.candidate import Candidate, WrongFormError
 from speculax.conformance.pasting import writing
-from speculax.conformance.verifier.call import KEYS
+from speculax.conformance.verifier.call import Result, unpack
 
 PARAMETERS = (
     "draft_tokens",
@@ -86,17 +86,6 @@ def lay(requests: list[Request], *padding: Request) -> Arguments:
     )
 
 
-class Result(NamedTuple):
-    """`num_accepted` (B,) and `tokens` (B, W), W at least the longest draft and one."""
-
-    num_accepted: np.ndarray
-    tokens: np.ndarray
-
-    def row(self, b: int) -> tuple[int, list[int]]:
-        """What one request gets."""
-        return int(self.num_accepted[b]), self.tokens[b].tolist()
-
-
 def run(candidate: Candidate, arguments: Arguments) -> Result:
     """Call a ragged verifier.
 
@@ -104,12 +93,7 @@ def run(candidate: Candidate, arguments: Arguments) -> Result:
         WrongFormError: If what it returns is no verdict.
         Exception: Whatever the function raises.
     """
-    result = candidate(*arguments)
-    if not isinstance(result, dict):
-        raise WrongFormError(f"returned {described(result)}, not a dict")
-    if set(result) != KEYS:
-        raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
-    n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
+    n, tokens = unpack(candidate(*arguments))
     batch, longest = len(arguments.draft_lengths), int(arguments.draft_lengths.max())
     if n.shape != (batch,):
         raise WrongFormError(f"returned num_accepted of shape {n.shape}, not {(batch,)}")

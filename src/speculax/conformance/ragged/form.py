@@ -11,6 +11,7 @@ from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.ragged.call import PARAMETERS, Arguments, lay, run, snippet
 from speculax.conformance.ragged.instances import draw_request, spoilt
 from speculax.conformance.report import Failure, Level, Outcome
+from speculax.conformance.verifier.form import check_dtypes
 from speculax.conformance.verifier.rules import Rule
 
 LENGTHS = [[2, 0, 1, 3], [0, 4, 2, 0], [6, 0, 0, 0], [1, 2, 2, 1]]
@@ -54,14 +55,7 @@ def _check_result(candidate: Candidate, rule: Rule) -> Iterator[Failure | None]:
         yield failure
         return
     yield None
-    for name, array in result._asdict().items():
-        yield unless(
-            array.dtype == np.int32,
-            f"{name} has the wrong dtype",
-            "int32",
-            str(array.dtype),
-            "Callers index with it and compare it bit for bit; cast with astype(jnp.int32).",
-        )
+    yield from check_dtypes(result)
     for b, request in enumerate(arguments.requests()):
         (n, tokens), length = result.row(b), request.length
         ids = request.draft_tokens.tolist()

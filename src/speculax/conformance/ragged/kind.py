@@ -1,32 +1,21 @@
 """A verifier of drafts of different lengths that lie one after another."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 
 import speculax as sx
-from speculax.conformance.candidate import Candidate
-from speculax.conformance.kind import Check, Kind, Specimen, as_candidate, fault_of
+from speculax.conformance.kind import Kind, Specimen, as_candidate, fault_of
 from speculax.conformance.ragged import mutants, naming
 from speculax.conformance.ragged.call import PARAMETERS
 from speculax.conformance.ragged.edges import check_edges
 from speculax.conformance.ragged.form import check_form
 from speculax.conformance.ragged.instances import check_instances
 from speculax.conformance.ragged.large import check_large
-from speculax.conformance.report import Diagnosis, Level, Outcome
-from speculax.conformance.verifier.rules import RULES, Rule
+from speculax.conformance.verifier.rules import by_name
 
 LOSSLESS = ("token", "block", "greedy", "sampled")
-
-
-def _by_name(check: Callable[[Candidate, Rule, Level], Outcome]) -> Check:
-    return lambda candidate, rule, level: check(candidate, RULES[rule], level)
-
-
-def _diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
-    return naming.diagnose(candidate, RULES[rule], level)
 
 
 def _specimens() -> list[Specimen]:
@@ -55,11 +44,11 @@ KIND = Kind(
     parameters=PARAMETERS,
     rules=LOSSLESS,
     stages={
-        "form": _by_name(check_form),
-        "random instances": _by_name(check_instances),
-        "edges": _by_name(check_edges),
-        "large": _by_name(check_large),
+        "form": by_name(check_form),
+        "random instances": by_name(check_instances),
+        "edges": by_name(check_edges),
+        "large": by_name(check_large),
     },
-    diagnose=_diagnose,
+    diagnose=by_name(naming.diagnose),
     specimens=_specimens,
 )

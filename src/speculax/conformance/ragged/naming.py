@@ -19,20 +19,26 @@ FAILED = -9
 
 def diagnose(candidate: Candidate, rule: Rule, level: Level) -> Diagnosis | None:
     """The mutant that a function behaves like; None if it is right, or like no other."""
-    right, faults = _known(rule.name, level)
-    return nearest(results(candidate, make_probes(rule, level)), right, faults)
+    probes, right, faults = _known(rule.name, level)
+    return nearest(results(candidate, probes), right, faults)
 
 
 @cache
-def _known(name: str, level: Level) -> tuple[list[Seen], dict[str, tuple[str, list[Seen]]]]:
-    """What is right on the probes, and of each mutant its fault and what it gives."""
+def _known(
+    name: str, level: Level
+) -> tuple[list[Arguments], list[Seen], dict[str, tuple[str, list[Seen]]]]:
+    """The probes, what is right on them, and of each mutant its fault and what it gives."""
     probes = make_probes(RULES[name], level)
     right = results(as_candidate(mutants.control(name)), probes)
     faults = mutants.MUTANTS if name == "token" else {}
-    return right, {
-        wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
-        for wrong, mutant in faults.items()
-    }
+    return (
+        probes,
+        right,
+        {
+            wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
+            for wrong, mutant in faults.items()
+        },
+    )
 
 
 def make_probes(rule: Rule, level: Level) -> list[Arguments]:

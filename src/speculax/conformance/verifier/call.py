@@ -15,7 +15,6 @@ PARAMETERS = (
     "accept_uniforms",
     "sample_uniforms",
 )
-KEYS = {"num_accepted", "tokens"}
 
 
 class Arguments(NamedTuple):
@@ -49,7 +48,7 @@ class Arguments(NamedTuple):
 
 
 class Result(NamedTuple):
-    """`num_accepted` (B,) and `tokens` (B, G+1)."""
+    """`num_accepted` (B,) and `tokens` (B, G+1); wider than the longest draft in flat batches."""
 
     num_accepted: np.ndarray
     tokens: np.ndarray
@@ -57,6 +56,9 @@ class Result(NamedTuple):
     def row(self, b: int) -> tuple[int, list[int]]:
         """One row of both."""
         return int(self.num_accepted[b]), self.tokens[b].tolist()
+
+
+KEYS = set(Result._fields)
 
 
 def run(candidate: Candidate, arguments: Arguments) -> Result:
@@ -85,13 +87,18 @@ def as_verifier(candidate: Candidate) -> Callable[..., dict[str, np.ndarray]]:
     return verifier
 
 
-def read(result: Any, arguments: Arguments) -> Result:
-    """What a verifier returned, its form checked but for dtypes."""
+def unpack(result: Any) -> Result:
+    """The two arrays of a verdict, whatever their shapes."""
     if not isinstance(result, dict):
         raise WrongFormError(f"returned {described(result)}, not a dict")
     if set(result) != KEYS:
         raise WrongFormError(f"returned the keys {sorted(map(str, result))}, not {sorted(KEYS)}")
-    n, tokens = (as_numpy(result[key]) for key in ("num_accepted", "tokens"))
+    return Result(*(as_numpy(result[name]) for name in Result._fields))
+
+
+def read(result: Any, arguments: Arguments) -> Result:
+    """What a verifier returned, its form checked but for dtypes."""
+    n, tokens = unpack(result)
     batch, drafts = arguments.draft_tokens.shape
     for name, array, shape in (
         ("num_accepted", n, (batch,)),

@@ -83,7 +83,7 @@ MOST_SHOWN = 3
 def check_edges(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     """The edge table, as far as the level demands it."""
     checks, failures, notes = 0, [], []
-    beyond = []  # told after what the contract itself demands
+    told: list[tuple[bool, Failure]] = []  # what the contract itself demands comes first
     has_lengths = level == "strict" and candidate.accepts("draft_lengths")
     if level != "strict":
         notes.append(f"edges that {level} does not demand were left out: see --level")
@@ -104,13 +104,11 @@ def check_edges(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
             checks += 1
             found = _check(candidate, edge, one, level == "strict", has_lengths)
             if found is not None:
-                (wrong if demanded(rule, edge, [one], "contract") else beyond).append(found)
-        failures += wrong[:1]
-    return Outcome(checks, [*failures, *_one_an_edge(beyond)], notes)
-
-
-def _one_an_edge(failures: list[Failure]) -> list[Failure]:
-    return list({failure.what: failure for failure in reversed(failures)}.values())[::-1]
+                wrong.append((not demanded(rule, edge, [one], "contract"), found))
+        if wrong:
+            told.append(min(wrong, key=lambda pair: pair[0]))
+    told.sort(key=lambda pair: pair[0])
+    return Outcome(checks, failures + [failure for _, failure in told], notes)
 
 
 def demanded(rule: Rule, edge: str, cases: list[Case], level: Level) -> list[Case]:

@@ -10,7 +10,15 @@ from speculax.conformance.candidate import Candidate, as_numpy
 from speculax.conformance.explain import explain
 from speculax.conformance.parts import check_writes, run_parts, unless
 from speculax.conformance.report import Failure, Level, Outcome
-from speculax.conformance.verifier.call import PARAMETERS, Arguments, as_text, read, run, snippet
+from speculax.conformance.verifier.call import (
+    PARAMETERS,
+    Arguments,
+    Result,
+    as_text,
+    read,
+    run,
+    snippet,
+)
 from speculax.conformance.verifier.instances import draw_instances
 from speculax.conformance.verifier.rules import Rule
 
@@ -43,6 +51,36 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
         yield explain(candidate, error, how, snippet(candidate, arguments))
         return
     yield None
+    shown = [snippet(candidate, arguments.row(b)) for b in range(2)]
+    yield from check_verdict(result, arguments.draft_tokens, shown)
+
+
+def check_verdict(
+    result: Result, draft_tokens: np.ndarray, snippets: list[str]
+) -> Iterator[Failure | None]:
+    """Dtypes, what a row begins with, and its padding; a snippet for each row."""
+    yield from check_dtypes(result)
+    for b, (ids, shown) in enumerate(zip(draft_tokens.tolist(), snippets, strict=True)):
+        n, tokens = result.row(b)
+        yield unless(
+            0 <= n <= len(ids) and tokens[:n] == ids[:n],
+            "tokens do not begin with the num_accepted draft tokens that were kept",
+            f"{ids[: max(n, 0)]} first",
+            f"num_accepted {n}, tokens {tokens}",
+            snippet=shown,
+        )
+        yield unless(
+            all(x == -1 for x in tokens[n + 1 :]),
+            "what comes after the token that was drawn is not -1",
+            f"{tokens[: n + 1] + [-1] * (len(ids) - n)}",
+            f"{tokens}",
+            "Whoever reads the row stops at the first -1.",
+            shown,
+        )
+
+
+def check_dtypes(result: Result) -> Iterator[Failure | None]:
+    """That both are int32."""
     for name, array in result._asdict().items():
         yield unless(
             array.dtype == np.int32,
@@ -50,23 +88,6 @@ def _check_result(candidate: Candidate) -> Iterator[Failure | None]:
             "int32",
             str(array.dtype),
             "Callers index with it and compare it bit for bit; cast with astype(jnp.int32).",
-        )
-    for b in range(len(result.num_accepted)):
-        n, tokens = result.row(b)
-        yield unless(
-            0 <= n <= 2 and tokens[:n] == arguments.draft_tokens[b, :n].tolist(),
-            "tokens do not begin with the num_accepted draft tokens that were kept",
-            f"{arguments.draft_tokens[b, : max(n, 0)].tolist()} first",
-            f"num_accepted {n}, tokens {tokens}",
-            snippet=snippet(candidate, arguments.row(b)),
-        )
-        yield unless(
-            all(x == -1 for x in tokens[n + 1 :]),
-            "what comes after the token that was drawn is not -1",
-            f"{tokens[: n + 1] + [-1] * (2 - n)}",
-            f"{tokens}",
-            "Whoever reads the row stops at the first -1.",
-            snippet(candidate, arguments.row(b)),
         )
 
 

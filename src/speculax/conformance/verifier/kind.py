@@ -1,13 +1,12 @@
 """A verifier with the signature of the contract."""
 
-from collections.abc import Callable
 from functools import partial
 
 import speculax as sx
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
-from speculax.conformance.kind import Check, Kind, Specimen, as_candidate, fault_of
-from speculax.conformance.report import Diagnosis, Failure, Level, Outcome
+from speculax.conformance.kind import Kind, Specimen, as_candidate, fault_of
+from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import naming
 from speculax.conformance.verifier.call import PARAMETERS, as_text, run, snippet
 from speculax.conformance.verifier.edge_cases import check_edges
@@ -17,7 +16,7 @@ from speculax.conformance.verifier.form import check_form
 from speculax.conformance.verifier.instances import check_instances, expected
 from speculax.conformance.verifier.large import check_large
 from speculax.conformance.verifier.law import check_law, check_steps
-from speculax.conformance.verifier.rules import RULES, Rule
+from speculax.conformance.verifier.rules import RULES, Rule, by_name
 from speculax.conformance.verifier.speed import check_speed
 
 
@@ -46,14 +45,6 @@ def check_examples(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
     return Outcome(len(EXAMPLES), failures)
 
 
-def _by_name(check: Callable[[Candidate, Rule, Level], Outcome]) -> Check:
-    return lambda candidate, rule, level: check(candidate, RULES[rule], level)
-
-
-def _diagnose(candidate: Candidate, rule: str, level: Level) -> Diagnosis | None:
-    return naming.diagnose(candidate, RULES[rule], level)
-
-
 def _specimens() -> list[Specimen]:
     """The mutants; the float64 rules they are made from; and this library's own rules."""
     found = []
@@ -76,16 +67,16 @@ KIND = Kind(
     parameters=PARAMETERS,
     rules=tuple(RULES),
     stages={
-        "form": _by_name(check_form),
-        "examples": _by_name(check_examples),
-        "random instances": _by_name(check_instances),
-        "edges": _by_name(check_edges),
-        "large": _by_name(check_large),
-        "law": _by_name(check_law),
-        "several steps": _by_name(check_steps),
-        "speed": _by_name(check_speed),
+        "form": by_name(check_form),
+        "examples": by_name(check_examples),
+        "random instances": by_name(check_instances),
+        "edges": by_name(check_edges),
+        "large": by_name(check_large),
+        "law": by_name(check_law),
+        "several steps": by_name(check_steps),
+        "speed": by_name(check_speed),
     },
     on_demand=frozenset({"speed"}),
-    diagnose=_diagnose,
+    diagnose=by_name(naming.diagnose),
     specimens=_specimens,
 )

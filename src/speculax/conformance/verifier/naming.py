@@ -66,18 +66,23 @@ def results(verifier: Candidate, probes: list[Arguments]) -> list[Seen]:
 def diagnose(candidate: Candidate, rule: Rule, level: Level) -> Diagnosis | None:
     """The mutant that a function behaves like; None if it is right, or like no other."""
     has_lengths = level == "strict" and candidate.accepts("draft_lengths")
-    own = results(candidate, make_probes(rule, level, has_lengths))
-    return nearest(own, *_known(rule.name, level, has_lengths), fewest=FEWEST)
+    probes, right, faults = _known(rule.name, level, has_lengths)
+    return nearest(results(candidate, probes), right, faults, fewest=FEWEST)
 
 
 @cache
 def _known(
     name: str, level: Level, has_lengths: bool
-) -> tuple[list[Seen], dict[str, tuple[str, list[Seen]]]]:
-    """What is right on the probes, and of each mutant its fault and what it gives."""
+) -> tuple[list[Arguments], list[Seen], dict[str, tuple[str, list[Seen]]]]:
+    """The probes, what is right on them, and of each mutant its fault and what it gives."""
     rule = RULES[name]
     probes = make_probes(rule, level, has_lengths)
-    return results(as_candidate(rule.control), probes), {
-        wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
-        for wrong, mutant in rule.mutants.items()
-    }
+    right = results(as_candidate(rule.control), probes)
+    return (
+        probes,
+        right,
+        {
+            wrong: (fault_of(mutant), results(as_candidate(mutant), probes))
+            for wrong, mutant in rule.mutants.items()
+        },
+    )

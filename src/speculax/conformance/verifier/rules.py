@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.report import Level
 from speculax.conformance.verifier import mutants, oracle
 from speculax.conformance.verifier.edges import EDGES, SETTINGS
 
@@ -46,3 +48,12 @@ RULES = {
     )
     for name, rule in mutants.RULES.items()
 }
+
+Found = TypeVar("Found")
+
+
+def by_name(
+    check: Callable[[Candidate, Rule, Level], Found],
+) -> Callable[[Candidate, str, Level], Found]:
+    """A check that takes the name of a rule in place of it."""
+    return lambda candidate, rule, level: check(candidate, RULES[rule], level)
