@@ -136,6 +136,18 @@ def softmax(logits):
 # --- Drafters
 
 
+def round_of(tokens, lengths, draft_length, target=None, **kwargs):
+    """What a drafter is told in a step of greedy rows; `target` is a `Model` and its cache."""
+    batch = tokens.shape[0]
+    return sx.Round(
+        tokens=tokens,
+        lengths=lengths,
+        draft_length=draft_length,
+        target=target or sx.Target(Markov(), None, None, jnp.zeros((batch, 1))),
+        **{"temperature": None, "uniforms": jnp.zeros((batch, draft_length))} | kwargs,
+    )
+
+
 @dataclass(frozen=True)
 class MarkovDrafter:
     """Samples each draft token from `law[last token]`; the law is a tuple of rows.
@@ -150,8 +162,8 @@ class MarkovDrafter:
     def init(self, tokens, lengths):
         return ()
 
-    def propose(self, state, pending, uniforms):
-        law = jnp.asarray(self.law, jnp.float32)
+    def propose(self, state, round):
+        law, pending, uniforms = jnp.asarray(self.law, jnp.float32), round.pending, round.uniforms
 
         def draw(token, uniform):
             rows = law[token]
@@ -166,9 +178,6 @@ class MarkovDrafter:
         lengths = jnp.full(pending.shape, uniforms.shape[1], jnp.int32)
         probs = None if self.point_mass else rows.swapaxes(0, 1)
         return sx.Draft(tokens.T, lengths, probs), state
-
-    def commit(self, state, verdict):
-        return state
 
 
 def perfect_drafter(logits, draft_length=3):
@@ -189,20 +198,18 @@ class Scripted:
     draft_length: int = 3
 
     def init(self, tokens, lengths):
-        return lengths
+        return ()
 
-    def propose(self, state, pending, uniforms):
+    def propose(self, state, round):
         longest = max(map(len, self.scripts))
         padded = [[*script, *[-1] * (longest - len(script))] for script in self.scripts]
         script = jnp.asarray(padded, jnp.int32)
-        place = state[:, None] + jnp.arange(uniforms.shape[1], dtype=jnp.int32)[None]
+        count = round.draft_length
+        place = round.lengths[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
         tokens = jnp.take_along_axis(script, jnp.minimum(place, longest - 1), axis=1)
         ends = jnp.asarray([len(script) for script in self.scripts], jnp.int32)
-        lengths = jnp.clip(ends - state, 0, uniforms.shape[1])
+        lengths = jnp.clip(ends - round.lengths, 0, count)
         return sx.Draft(tokens, lengths), state
-
-    def commit(self, state, verdict):
-        return state + jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
 
 
 @dataclass(frozen=True)
@@ -213,13 +220,10 @@ class Erratic:
     vocab_size: int = VOCAB
 
     def init(self, tokens, lengths):
-        return lengths
+        return ()
 
-    def propose(self, state, pending, uniforms):
-        count = uniforms.shape[1]
-        place = state[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
+    def propose(self, state, round):
+        count, pending, lengths = round.draft_length, round.pending, round.lengths
+        place = lengths[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
         tokens = (7 * place * place + 3 * pending[:, None]) % self.vocab_size
-        return sx.Draft(tokens, (state * 5 + pending) % (count + 1)), state
-
-    def commit(self, state, verdict):
-        return state + jnp.sum(verdict["tokens"] >= 0, axis=1, dtype=jnp.int32)
+        return sx.Draft(tokens, (lengths * 5 + pending) % (count + 1)), state

@@ -2,7 +2,11 @@
 
 from speculax import theory as theory
 from speculax.coupling import coupled_draw as coupled_draw
+from speculax.drafters.early_exit import EarlyExit as EarlyExit
+from speculax.drafters.first_match import FirstMatch as FirstMatch
+from speculax.drafters.model import DraftModel as DraftModel
 from speculax.drafters.ngram import NGram as NGram
+from speculax.drafting import Drafter as Drafter, Round as Round, Target as Target
 from speculax.generation import (
     Generation as Generation,
     NewTokens as NewTokens,
@@ -20,7 +24,6 @@ from speculax.sampling import sample as sample
 from speculax.stats import Stats as Stats
 from speculax.types import (
     Draft as Draft,
-    Drafter as Drafter,
     LanguageModel as LanguageModel,
     Verdict as Verdict,
 )

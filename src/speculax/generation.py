@@ -1,9 +1,9 @@
 """Generation as people call it: prompts in, results out; the work is done by the loop on device."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,12 @@ import numpy as np
 
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength, draft_widths
+from speculax.drafting import Drafter, as_pytree, check_drafter
 from speculax.loop import Report, Requests, decode_chunk, prefill
 from speculax.models.model import Model
 from speculax.request import Prompt, Request, is_single, read_eos_ids, read_requests
+from speculax.rules import Rule, as_rule
 from speculax.stats import Stats
-from speculax.types import Drafter
 
 
 class NewTokens(NamedTuple):
@@ -59,6 +60,7 @@ def generate(
     prompt: str | Sequence[int] | np.ndarray | jax.Array,
     *,
     drafter: Drafter | None = None,
+    verify: str | Callable[..., Any] = "token",
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     seed: int | None = None,
@@ -72,6 +74,7 @@ def generate(
     prompt: list[str] | list[list[int]] | list[np.ndarray],
     *,
     drafter: Drafter | None = None,
+    verify: str | Callable[..., Any] = "token",
     max_new_tokens: int | Sequence[int] = 128,
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
@@ -84,6 +87,7 @@ def generate(
     prompt: Prompt | Sequence[Prompt],
     *,
     drafter: Drafter | None = None,
+    verify: str | Callable[..., Any] = "token",
     max_new_tokens: int | Sequence[int] = 128,
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
@@ -101,7 +105,14 @@ def generate(
     Args:
         model: What `speculax.load` returns, or a `Model` of your own.
         prompt: A string, token ids, or a list of either.
-        drafter: What proposes tokens, for example `NGram()`; None for plain decoding.
+        drafter: What proposes tokens, for example `NGram()` or `DraftModel(load("demo-draft"))`;
+            None for plain decoding.
+        verify: The rule that judges drafts: "token", "block", "coupled", "sampled" or "greedy"; a
+            lossy one by its full name, such as "lossy_typical"; or one of the `verify_*` functions,
+            with settings by `functools.partial`. A function of your own with the signature of
+            `verify_token`, `draft_lengths` included, is given float32 arrays. Greedy rows get the
+            same text under any lossless rule. Under "coupled" and "sampled" a text is a function of
+            its seed, whatever the drafter, up to rounding.
         max_new_tokens: The most tokens to make; one number, or one a request.
         temperature: 0 for greedy, 1 for the model's own law; one number, or one a request.
         seed: An integer in [0, 2**32) that fixes all sampling; one for all requests (equal prompts
@@ -119,6 +130,7 @@ def generate(
         model,
         prompt,
         drafter=drafter,
+        verify=verify,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
@@ -135,6 +147,7 @@ def stream(
     prompt: Prompt | Sequence[Prompt],
     *,
     drafter: Drafter | None = None,
+    verify: str | Callable[..., Any] = "token",
     max_new_tokens: int | Sequence[int] = 128,
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
@@ -149,9 +162,15 @@ def stream(
     """
     prompts = [prompt] if is_single(prompt) else list(prompt)
     requests = read_requests(model, prompts, max_new_tokens, temperature, seed)
-    if isinstance(drafter, type) or (drafter is not None and not hasattr(drafter, "propose")):
-        raise ValueError(f"drafter must be None or a drafter such as NGram(), got {drafter!r}.")
-    return Stream(model, requests, drafter, read_eos_ids(model, eos_ids))
+    rule = as_rule(verify)
+    if rule.is_greedy and any(request.temperature > 0 for request in requests):
+        raise ValueError(
+            "verify='greedy' makes greedy texts, so temperature must be 0; to sample choose "
+            "another rule, such as 'token'."
+        )
+    if drafter is not None:
+        check_drafter(drafter, model)
+    return Stream(model, requests, drafter, rule, read_eos_ids(model, eos_ids))
 
 
 class Stream:
@@ -165,12 +184,13 @@ class Stream:
         model: Model,
         requests: list[Request],
         drafter: Drafter | None,
+        rule: Rule,
         eos_ids: tuple[int, ...],
     ) -> None:
-        widths = draft_widths(0 if drafter is None else drafter.draft_length)
+        widths = _widths(drafter)
         self._model, self._eos_ids = model, eos_ids
         self._rows = [_Row(request, widths) for request in requests]
-        self._chunks = _run(model, self._rows, drafter, widths, eos_ids)
+        self._chunks = _run(model, self._rows, drafter, rule, widths, eos_ids)
 
     def __iter__(self) -> Iterator[list[NewTokens]]:
         return self._chunks
@@ -184,6 +204,7 @@ def _run(
     model: Model,
     rows: list["_Row"],
     drafter: Drafter | None,
+    rule: Rule,
     widths: tuple[int, ...],
     eos_ids: tuple[int, ...],
 ) -> Iterator[list[NewTokens]]:
@@ -201,14 +222,15 @@ def _run(
         seeds=jnp.asarray([row.request.seed for row in rows], jnp.uint32),
         eos_ids=jnp.asarray(eos_ids, jnp.int32),
     )
+    proposer = as_pytree(drafter)
     with Clock() as clock:
         state = prefill(
             model.params,
+            proposer,
             jnp.asarray(prompts),
             jnp.asarray([row.length for row in rows], jnp.int32),
             requests.limits,
             network=model.network,
-            drafter=drafter,
             num_slots=num_slots,
         )
         clock.wait_for(state.lengths)
@@ -220,11 +242,12 @@ def _run(
             lengths = [row.draft_length.current if row.is_live else 0 for row in rows]
             state, report = decode_chunk(
                 model.params,
+                proposer,
                 state,
                 requests,
                 jnp.asarray(lengths, jnp.int32),
                 network=model.network,
-                drafter=drafter,
+                rule=rule,
                 width=min(width for width in widths if width >= max(lengths)),
                 is_sampled=max(temperature) > 0,
             )
@@ -312,6 +335,14 @@ class _Row:
                 time_to_first_token=self._first_token,
             ),
         )
+
+
+def _widths(drafter: Drafter | None) -> tuple[int, ...]:
+    """The numbers of draft tokens that a step may have room for."""
+    if drafter is None:
+        return (0,)
+    length = drafter.draft_length
+    return (length,) if getattr(drafter, "always_drafts", False) else draft_widths(length)
 
 
 def _bucket(num_slots: int) -> int:

@@ -88,6 +88,29 @@ class Law:
         return _normalize(self)
 
 
+def expand(law: Law, vocab_size: int) -> jax.Array:
+    """The probabilities of laws, written out: float32 (..., V), each row normalised.
+
+    What cannot be used (NaN, infinity, no mass, bad settings) becomes a row of zeros. `vocab_size`
+    is the target's V, for laws on some of its tokens.
+    """
+    flat, ids = flat_law_with_settings(law), flat_ids(law)
+    rows = number_rows(flat.num_rows, (flat, ids))
+
+    def read(row: jax.Array) -> jax.Array:
+        weights = flat.read(row, 0, flat.size, flat.normalizer(row))
+        total = jnp.sum(weights)
+        is_usable = jnp.isfinite(total) & (total > 0)
+        probs = jnp.where(is_usable, weights / jnp.where(is_usable, total, 1.0), 0.0)
+        if ids is None:
+            return probs
+        places = ids.read(row, 0, flat.size)
+        places = jnp.where(places >= 0, places, vocab_size)
+        return jnp.zeros((vocab_size,), jnp.float32).at[places].add(probs, mode="drop")
+
+    return map_rows(read, rows).reshape(*law.shape[:-1], vocab_size)
+
+
 def as_law(name: str, law: Law | ArrayLike) -> Law:
     """A law as it is, and probabilities (..., V) as a law.
 

@@ -5,10 +5,10 @@ until no row is live; a chunk is a fixed number of steps without a word to the h
 
 Noise is derived from a request's seed, the number of its committed tokens at the start of the step,
 the index within the step and the stream (proposal, acceptance, draw): never from the row's place in
-the batch, and no number is used in two steps.
+the batch, and no number is used in two steps. Rules whose noise is the text (coupled and sampled
+verification) take seed and absolute position instead.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,18 +16,15 @@ import jax
 import jax.numpy as jnp
 
 from speculax.batching import write_rows
+from speculax.drafting import Round, Target, from_pytree
 from speculax.make_law import law_from_logits
-from speculax.types import NO_TOKEN, Draft, Drafter, LanguageModel, Verdict
-from speculax.verify.greedy import greedy_verdict
-from speculax.verify.inputs import draft_rows, target_rows
+from speculax.prefill import pick_position, read_missing
+from speculax.rules import RULES, Keys, Rule
+from speculax.types import NO_TOKEN, Draft, LanguageModel, Verdict
 from speculax.verify.step import Step, ids_below
-from speculax.verify.token import token_verdict
 
-PREFILL_WIDTH = 64
 STEPS_PER_CHUNK = 4
-PROPOSAL, ACCEPTANCE, DRAW = range(3)  # streams of noise
-
-Noise = Callable[[int, int], jax.Array]  # a stream and a count to uniforms (B, count)
+PROPOSAL, ACCEPTANCE, DRAW, POSITION = range(4)  # streams of noise
 
 
 class Requests(NamedTuple):
@@ -56,6 +53,7 @@ class State(NamedTuple):
         live: bool (B,), which rows go on.
         failed: bool (B,), which rows stopped because their law could not be drawn from.
         cache: The model's, with all but the last committed token.
+        hidden: (B, D), its hidden states at the last token in the cache.
         drafter: The drafter's own state.
     """
 
@@ -65,6 +63,7 @@ class State(NamedTuple):
     live: jax.Array
     failed: jax.Array
     cache: Any
+    hidden: jax.Array
     drafter: Any
 
 
@@ -97,65 +96,60 @@ class Report(NamedTuple):
     counts: Counts
 
 
-@partial(jax.jit, static_argnames=("network", "drafter", "num_slots"))
+@partial(jax.jit, static_argnames=("network", "num_slots"))
 def prefill(
     params: Any,
+    drafter: Any,
     prompts: jax.Array,
     prompt_lengths: jax.Array,
     limits: jax.Array,
     *,
     network: LanguageModel,
-    drafter: Drafter | None,
     num_slots: int,
 ) -> State:
-    """Read all but the last token of each prompt, a piece of `PREFILL_WIDTH` tokens at a time.
+    """Read all but the last token of each prompt.
 
     Args:
         params: The model's parameters.
+        drafter: The drafter as a pytree, or None.
         prompts: int32 (B, S), each row filled from the left.
         prompt_lengths: int32 (B,), at least 1.
         limits: int32 (B,), the length each row may reach.
         network: The model; static.
-        drafter: The drafter; static.
-        num_slots: Cache slots a row, a multiple of `PREFILL_WIDTH`; static.
+        num_slots: Cache slots a row; static.
     """
-    batch = prompts.shape[0]
-    offsets = jnp.arange(PREFILL_WIDTH, dtype=jnp.int32)[None]
-
-    def read_piece(i: jax.Array, cache: Any) -> Any:
-        start = i * PREFILL_WIDTH
-        piece = jax.lax.dynamic_slice_in_dim(prompts, start, PREFILL_WIDTH, axis=1)
-        positions = jnp.broadcast_to(start + offsets, piece.shape)
-        _, cache = network.score(params, piece, positions, cache)
-        return network.keep(cache, jnp.full((batch,), start + PREFILL_WIDTH, jnp.int32))
-
-    num_pieces = -(-jnp.max(prompt_lengths - 1) // PREFILL_WIDTH)
+    batch, known = prompts.shape[0], prompt_lengths - 1
     cache = network.init_cache(batch, num_slots)
-    cache = jax.lax.fori_loop(0, num_pieces, read_piece, cache)
+    cache, hidden = read_missing(
+        network, params, cache, jnp.zeros_like(known), prompts, known
+    )
+    proposer = from_pytree(drafter)
     return State(
         tokens=prompts,
         accepted=jnp.zeros(prompts.shape, bool),
         lengths=prompt_lengths,
         live=prompt_lengths < limits,
         failed=jnp.zeros((batch,), bool),
-        cache=network.keep(cache, prompt_lengths - 1),
-        drafter=None if drafter is None else drafter.init(prompts, prompt_lengths),
+        cache=network.keep(cache, known),
+        hidden=hidden,
+        drafter=None if proposer is None else proposer.init(prompts, prompt_lengths),
     )
 
 
 @partial(
     jax.jit,
-    static_argnames=("network", "drafter", "width", "is_sampled"),
+    static_argnames=("network", "rule", "width", "is_sampled"),
     donate_argnames=("state",),
 )
 def decode_chunk(
     params: Any,
+    drafter: Any,
     state: State,
     requests: Requests,
     draft_lengths: jax.Array,
     *,
     network: LanguageModel,
-    drafter: Drafter | None,
+    rule: Rule,
     width: int,
     is_sampled: bool,
 ) -> tuple[State, Report]:
@@ -163,11 +157,12 @@ def decode_chunk(
 
     Args:
         params: The model's parameters.
+        drafter: The drafter as a pytree, None for plain decoding.
         state: Given away: its buffers are reused.
         requests: What the rows ask for.
         draft_lengths: int32 (B,), how many tokens to draft for each row, at most `width`.
         network: The model; static.
-        drafter: The drafter, None for plain decoding; static.
+        rule: The rule that judges drafts; static.
         width: How many draft tokens the compiled step has room for; static.
         is_sampled: Whether any row has a temperature above 0; static.
     """
@@ -179,10 +174,50 @@ def decode_chunk(
 
     def run_step(carry: tuple[jax.Array, State, Counts]) -> tuple[jax.Array, State, Counts]:
         i, state, counts = carry
-        state, new_counts = _step(
-            params, state, requests, draft_lengths, network, drafter, width, is_sampled
-        )
+        state, new_counts = step(state)
         return i + 1, state, jax.tree.map(jnp.add, counts, new_counts)
+
+    def step(state: State) -> tuple[State, Counts]:
+        """One round: draft, score, verify, cut, commit."""
+        lengths = state.lengths
+        round = Round(
+            tokens=state.tokens,
+            lengths=lengths,
+            draft_length=max(width, 1),  # one at least: to learn whether drafting would pay
+            target=Target(network, params, state.cache, state.hidden),
+            temperature=requests.temperature if is_sampled else None,
+            uniforms=_uniforms(requests.seeds, lengths, PROPOSAL, max(width, 1)),
+            seeds=requests.seeds if rule.is_coupled else None,
+            needs_laws=rule.reads_draft,
+        )
+        proposal, drafter_state = _propose(from_pytree(drafter), state.drafter, round)
+        room = requests.limits - lengths - 1  # the last place is the drawn token's
+        asked = jnp.clip(jnp.minimum(draft_lengths, room), 0, width)
+        draft = Draft(
+            ids_below(network.vocab_size, proposal.tokens[:, :width]),
+            jnp.clip(proposal.lengths, 0, asked),
+            jax.tree.map(lambda x: x[:, :width], proposal.probs),
+        )
+
+        tokens = jnp.concatenate([round.pending[:, None], jnp.maximum(draft.tokens, 0)], axis=1)
+        place = jnp.arange(width + 1, dtype=jnp.int32)[None]
+        hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
+        verdict = _verify(rule, draft, network.head(params, hidden), requests, lengths, is_sampled)
+        verdict, live, failed = _cut(verdict, state, requests)
+
+        kept = verdict["num_accepted"]
+        emitted = jnp.sum(verdict["tokens"] != NO_TOKEN, axis=1, dtype=jnp.int32)
+        new_state = State(
+            tokens=write_rows(state.tokens, verdict["tokens"], lengths),
+            accepted=write_rows(state.accepted, place < kept[:, None], lengths),
+            lengths=lengths + emitted,
+            live=live,
+            failed=failed,
+            cache=network.keep(cache, lengths + emitted - 1),
+            hidden=pick_position(hidden, jnp.maximum(emitted - 1, 0)),
+            drafter=drafter_state,
+        )
+        return new_state, _count(state.live, proposal, draft, asked, verdict, emitted)
 
     carry = (jnp.int32(0), state, Counts(zeros, by_place, by_place, zeros, zeros))
     _, state, counts = jax.lax.while_loop(is_unfinished, run_step, carry)
@@ -190,61 +225,13 @@ def decode_chunk(
     return state, Report(*shown, counts)
 
 
-def _step(
-    params: Any,
-    state: State,
-    requests: Requests,
-    draft_lengths: jax.Array,
-    network: LanguageModel,
-    drafter: Drafter | None,
-    width: int,
-    is_sampled: bool,
-) -> tuple[State, Counts]:
-    """One round: draft, score, verify, cut, commit."""
-    lengths = state.lengths
-    noise = partial(_uniforms, requests.seeds, lengths)
-    pending = jnp.take_along_axis(state.tokens, lengths[:, None] - 1, axis=1)
-
-    proposal, drafter_state = _propose(drafter, state.drafter, pending[:, 0], noise, width)
-    _check_proposal(proposal, (lengths.shape[0], max(width, 1)))
-    room = requests.limits - lengths - 1  # the last place is the drawn token's
-    asked = jnp.clip(jnp.minimum(draft_lengths, room), 0, width)
-    draft = Draft(
-        ids_below(network.vocab_size, proposal.tokens[:, :width]),
-        jnp.clip(proposal.lengths, 0, asked),
-        None if proposal.probs is None else proposal.probs[:, :width],
-    )
-
-    tokens = jnp.concatenate([pending, jnp.maximum(draft.tokens, 0)], axis=1)
-    place = jnp.arange(width + 1, dtype=jnp.int32)[None]
-    hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
-    logits = network.head(params, hidden)
-    verdict = _verify(draft, logits, requests.temperature if is_sampled else None, noise)
-    verdict, live, failed = _cut(verdict, state, requests)
-
-    kept = verdict["num_accepted"]
-    emitted = jnp.sum(verdict["tokens"] != NO_TOKEN, axis=1, dtype=jnp.int32)
-    lengths += emitted
-    new_state = State(
-        tokens=write_rows(state.tokens, verdict["tokens"], state.lengths),
-        accepted=write_rows(state.accepted, place < kept[:, None], state.lengths),
-        lengths=lengths,
-        live=live,
-        failed=failed,
-        cache=network.keep(cache, lengths - 1),
-        drafter=None if drafter is None else drafter.commit(drafter_state, verdict),
-    )
-    return new_state, _count(state.live, proposal, draft, asked, verdict, emitted)
-
-
-def _propose(
-    drafter: Drafter | None, state: Any, pending: jax.Array, noise: Noise, width: int
-) -> tuple[Draft, Any]:
-    """Up to `width` draft tokens, but at least one: to learn whether drafting would pay."""
+def _propose(drafter: Any, state: Any, round: Round) -> tuple[Draft, Any]:
     if drafter is None:
-        nothing = jnp.zeros_like(pending)
+        nothing = jnp.zeros_like(round.lengths)
         return Draft(nothing[:, None], nothing), state
-    return drafter.propose(state, pending, noise(PROPOSAL, max(width, 1)))
+    proposal, state = drafter.propose(state, round)
+    _check_proposal(proposal, (round.lengths.shape[0], round.draft_length))
+    return proposal, state
 
 
 def _check_proposal(proposal: Draft, shape: tuple[int, int]) -> None:
@@ -261,19 +248,28 @@ def _check_proposal(proposal: Draft, shape: tuple[int, int]) -> None:
 
 
 def _verify(
-    draft: Draft, logits: jax.Array, temperature: jax.Array | None, noise: Noise
+    rule: Rule,
+    draft: Draft,
+    logits: jax.Array,
+    requests: Requests,
+    lengths: jax.Array,
+    is_sampled: bool,
 ) -> Verdict:
-    """Judge the drafts by `logits` (B, G+1, V); without a temperature, greedily."""
-    target = target_rows(law_from_logits(logits, temperature=temperature))
-    step = Step(
-        draft.tokens,
-        draft.lengths,
-        accept_uniforms=noise(ACCEPTANCE, logits.shape[1] - 1),
-        sample_uniforms=noise(DRAW, 1)[:, 0],
-    )
-    if temperature is None:
-        return greedy_verdict(step, target)
-    return token_verdict(step, target, draft_rows(draft.tokens, draft.probs))
+    """Judge the drafts by `logits` (B, G+1, V)."""
+    num_drafts = logits.shape[1] - 1
+    if not is_sampled and rule.becomes_greedy:
+        rule = RULES["greedy"]
+    if rule.is_keyed:
+        noise = _keyed_uniforms(requests.seeds, lengths, num_drafts + 1)
+        own = jnp.take_along_axis(noise, draft.lengths[:, None], axis=1)
+        accept_uniforms, sample_uniforms = noise[:, :num_drafts], own[:, 0]
+    else:
+        accept_uniforms = _uniforms(requests.seeds, lengths, ACCEPTANCE, num_drafts)
+        sample_uniforms = _uniforms(requests.seeds, lengths, DRAW, 1)[:, 0]
+    step = Step(draft.tokens, draft.lengths, accept_uniforms, sample_uniforms)
+    temperature = requests.temperature if is_sampled else None if rule.is_greedy else 0.0
+    law = law_from_logits(logits, temperature=temperature)
+    return rule.judge(step, draft, law, Keys(requests.seeds, lengths.astype(jnp.uint32)))
 
 
 def _cut(
@@ -344,3 +340,9 @@ def _uniforms(seeds: jax.Array, lengths: jax.Array, stream: int, count: int) -> 
         return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
     return jax.vmap(draw)(seeds, lengths)
+
+
+def _keyed_uniforms(seeds: jax.Array, starts: jax.Array, count: int) -> jax.Array:
+    """float32 (B, count) in [0, 1), each a function of seed and position alone."""
+    places = [_uniforms(seeds, starts + i, POSITION, 1) for i in range(count)]
+    return jnp.concatenate(places, axis=1)

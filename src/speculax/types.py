@@ -1,4 +1,4 @@
-"""The words the parts of the library share: verdict, draft, language model, drafter."""
+"""The words the parts of the library share: verdict, draft, language model."""
 
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -27,13 +27,13 @@ class Draft(NamedTuple):
     Attributes:
         tokens: int32 (B, G), the draft tokens.
         lengths: int32 (B,), how many of them each row really has; the rest is never judged.
-        probs: float (B, G, V), the law each token was sampled from; None for deterministic
-            drafters, whose laws are point masses on their tokens.
+        probs: float (B, G, V) or a `Law`, the law each token was sampled from; None for
+            deterministic drafters, whose laws are point masses on their tokens.
     """
 
     tokens: jax.Array
     lengths: jax.Array
-    probs: jax.Array | None = None
+    probs: Any = None
 
 
 class LanguageModel(Protocol):
@@ -78,32 +78,4 @@ class LanguageModel(Protocol):
 
     def keep(self, cache: Any, lengths: jax.Array) -> Any:
         """The cache with the first `lengths` (B,) tokens of each row kept and the rest dropped."""
-        ...
-
-
-class Drafter(Protocol):
-    """A cheap proposer; the object itself is static and hashable, its state is a pytree.
-
-    Rolling back what was rejected, and feeding again what its own cache lacks, is the drafter's
-    own business.
-    """
-
-    @property
-    def draft_length(self) -> int:
-        """The most tokens it proposes in a step."""
-        ...
-
-    def init(self, tokens: jax.Array, lengths: jax.Array) -> Any:
-        """The state for rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts."""
-        ...
-
-    def propose(self, state: Any, pending: jax.Array, uniforms: jax.Array) -> tuple[Draft, Any]:
-        """Propose up to G tokens a row, G being the width of `uniforms` float32 (B, G).
-
-        `pending` int32 (B,) is the last committed token of each row.
-        """
-        ...
-
-    def commit(self, state: Any, verdict: Verdict) -> Any:
-        """The state after the tokens of `verdict` that are not -1 were committed."""
         ...

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import speculax as sx
+from tests import toy
 
 SLOTS, BATCH, WIDTH = 24, 4, 5
 MAX_NGRAM = 3
@@ -43,8 +44,7 @@ def propose(drafter, texts, width=WIDTH, slots=SLOTS, junk=0):
 
 def _propose(drafter, tokens, lengths, width):
     state = drafter.init(tokens, lengths)
-    pending = jnp.take_along_axis(tokens, jnp.maximum(lengths - 1, 0)[:, None], axis=1)[:, 0]
-    return drafter.propose(state, pending, jnp.zeros((tokens.shape[0], width)))[0]
+    return drafter.propose(state, toy.round_of(tokens, lengths, width))[0]
 
 
 _propose = jax.jit(_propose, static_argnums=(0, 3))
@@ -124,19 +124,6 @@ def test_a_full_history_is_read_to_its_end():
     text = [*range(3, 3 + SLOTS - 3), 3, 4, 5]
     assert len(text) == SLOTS
     assert propose(sx.NGram(WIDTH), [text]) == [[6, 7, 8, 9, 10]]
-
-
-def test_commit_appends_what_was_committed_and_nothing_else():
-    drafter = sx.NGram(2)
-    state = drafter.init(jnp.array([[1, 2, 0, 0, 0, 0]] * 3, jnp.int32), jnp.array([2, 1, 2]))
-    verdict = {
-        "num_accepted": jnp.array([2, 0, 0]),
-        "tokens": jnp.array([[3, 4, 5], [6, -1, -1], [-1, -1, -1]], jnp.int32),
-    }
-    state = drafter.commit(state, verdict)
-    assert state.lengths.tolist() == [5, 2, 2]
-    texts = [row[:n] for row, n in zip(state.tokens.tolist(), state.lengths.tolist(), strict=True)]
-    assert texts == [[1, 2, 3, 4, 5], [1, 6], [1, 2]]
 
 
 def test_the_defaults():

@@ -27,8 +27,9 @@ class Wild:
     def init(self, tokens, lengths):
         return None
 
-    def propose(self, state, pending, uniforms):
-        tokens = jnp.full(uniforms.shape, self.token, jnp.int32)
+    def propose(self, state, round):
+        pending = round.pending
+        tokens = jnp.full(round.uniforms.shape, self.token, jnp.int32)
         lengths = jnp.full(pending.shape, self.length, jnp.int32)
         drafts = {
             "right": sx.Draft(tokens, lengths),
@@ -37,9 +38,6 @@ class Wild:
             "probs": sx.Draft(tokens, lengths, jnp.zeros((len(pending), 7, V))),
         }
         return drafts[self.shape], state
-
-    def commit(self, state, verdict):
-        return state
 
 
 def run(drafter, temperature):

@@ -10,6 +10,7 @@ import pytest
 
 import speculax as sx
 from speculax.loop import Requests, decode_chunk, prefill
+from speculax.rules import RULES
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
 from tests import toy
@@ -115,15 +116,15 @@ def num_bytes(tree):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def compile_chunk(width, batch, is_sampled):
+def compile_chunk(width, batch, is_sampled, drafter=sx.NGram(7)):
     """The chunk, ahead of time and without running anything: (compiled, params, cache)."""
     network = Decoder(CONFIG)
     params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, random_params(CONFIG)))
     integers = jax.ShapeDtypeStruct((batch,), jnp.int32)
-    parts = {"network": network, "drafter": sx.NGram(7)}
     state = jax.eval_shape(
-        lambda *args: prefill(*args, num_slots=NUM_SLOTS, **parts),
+        lambda *args: prefill(*args, num_slots=NUM_SLOTS, network=network),
         params,
+        drafter,
         jax.ShapeDtypeStruct((batch, NUM_SLOTS), jnp.int32),
         integers,
         integers,
@@ -135,7 +136,15 @@ def compile_chunk(width, batch, is_sampled):
         jax.ShapeDtypeStruct((1,), jnp.int32),
     )
     lowered = decode_chunk.lower(
-        params, state, requests, integers, width=width, is_sampled=is_sampled, **parts
+        params,
+        drafter,
+        state,
+        requests,
+        integers,
+        network=network,
+        rule=RULES["token"],
+        width=width,
+        is_sampled=is_sampled,
     )
     return lowered.compile(), params, state.cache
 

@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 
 import speculax as sx
-from speculax import loop
+from speculax import loop, rules
 from speculax.verify import token as token_rule
 from speculax.verify.step import Plan
 from tests import toy
@@ -180,12 +180,12 @@ def share_noise_among_rows(monkeypatch):
 
 def shift_draft_laws(monkeypatch):
     """Draft token i is judged by the law of draft token i + 1."""
-    judge = loop.token_verdict
+    judge = rules.token_verdict
 
     def shifted(step, target, draft):
         return judge(step, target, draft._replace(rows=jnp.roll(draft.rows, -1, axis=1)))
 
-    monkeypatch.setattr(loop, "token_verdict", shifted)
+    monkeypatch.setattr(rules, "token_verdict", shifted)
 
 
 def correct_from_the_target(monkeypatch):
@@ -213,13 +213,13 @@ def never_draw_a_bonus(monkeypatch):
 
 def accept_first_unseen(monkeypatch):
     """The first draft token of a step is never judged."""
-    judge = loop.token_verdict
+    judge = rules.token_verdict
 
     def unseen(step, target, draft):
         sure = step.accept_uniforms.at[:, 0].set(0.0)
         return judge(step._replace(accept_uniforms=sure), target, draft)
 
-    monkeypatch.setattr(loop, "token_verdict", unseen)
+    monkeypatch.setattr(rules, "token_verdict", unseen)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def fresh_chunk(monkeypatch):
     def chunk(*args, **kwargs):
         return loop.decode_chunk.__wrapped__(*args, **kwargs)
 
-    static = ("network", "drafter", "width", "is_sampled")
+    static = ("network", "rule", "width", "is_sampled")
     module = importlib.import_module("speculax.generation")
     monkeypatch.setattr(module, "decode_chunk", jax.jit(chunk, static_argnames=static))
 

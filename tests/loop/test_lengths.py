@@ -3,7 +3,7 @@
 import pytest
 
 import speculax as sx
-from speculax.loop import PREFILL_WIDTH
+from speculax.prefill import PIECE
 from tests import toy
 
 MEMORY = toy.LongMemory()
@@ -43,9 +43,9 @@ def test_one_or_two_tokens_with_a_longer_draft():
 @pytest.mark.parametrize(
     "lengths",
     [
-        pytest.param([1, 2, PREFILL_WIDTH - 1, PREFILL_WIDTH], id="one piece"),
-        pytest.param([PREFILL_WIDTH + 1, PREFILL_WIDTH, 1, 2], id="a little more"),
-        pytest.param([2 * PREFILL_WIDTH, 2 * PREFILL_WIDTH + 1, 220, 5], id="several pieces"),
+        pytest.param([1, 2, PIECE - 1, PIECE], id="one piece"),
+        pytest.param([PIECE + 1, PIECE, 1, 2], id="a little more"),
+        pytest.param([2 * PIECE, 2 * PIECE + 1, 220, 5], id="several pieces"),
     ],
 )
 def test_prompts_of_any_length_are_read_in_full(lengths, drafter):

@@ -6,28 +6,16 @@ Deterministic, so its laws are point masses. A few comparisons a token of contex
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculax.batching import write_rows
-from speculax.types import NO_TOKEN, Draft, Verdict
+from speculax.drafting import MAX_DRAFT_LENGTH, Round
+from speculax.types import Draft
 
 
-class History(NamedTuple):
-    """The committed tokens, prompt included.
-
-    Attributes:
-        tokens: int32 (B, S).
-        lengths: int32 (B,), how many of each row count.
-    """
-
-    tokens: jax.Array
-    lengths: jax.Array
-
-
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class NGram:
     """A drafter that copies from the prompt and the output.
@@ -48,7 +36,7 @@ class NGram:
     max_ngram: int = 3
 
     def __post_init__(self) -> None:
-        for name, least, most in (("draft_length", 0, 512), ("max_ngram", 1, 32)):
+        for name, least, most in (("draft_length", 0, MAX_DRAFT_LENGTH), ("max_ngram", 1, 32)):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or not least <= value <= most:
                 raise ValueError(
@@ -57,25 +45,16 @@ class NGram:
                 )
             object.__setattr__(self, name, int(value))
 
-    def init(self, tokens: jax.Array, lengths: jax.Array) -> History:
-        """The history of rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts."""
-        return History(tokens, lengths)
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[()]:
+        """No state: all it needs is the text."""
+        return ()
 
-    def propose(
-        self, state: History, pending: jax.Array, uniforms: jax.Array
-    ) -> tuple[Draft, History]:
+    def propose(self, state: tuple[()], round: Round) -> tuple[Draft, tuple[()]]:
         """Propose up to G tokens a row, none where nothing matches; uses no randomness."""
-        num_drafts = uniforms.shape[1]
-        tokens, lengths = jax.vmap(lambda row, length: self._look_up(row, length, num_drafts))(
-            state.tokens, state.lengths
-        )
+        tokens, lengths = jax.vmap(
+            lambda row, length: self._look_up(row, length, round.draft_length)
+        )(round.tokens, round.lengths)
         return Draft(tokens, lengths), state
-
-    def commit(self, state: History, verdict: Verdict) -> History:
-        """Append the tokens of `verdict` that are not -1; there must be room for all of them."""
-        new = verdict["tokens"]
-        tokens = write_rows(state.tokens, new, state.lengths)
-        return History(tokens, state.lengths + jnp.sum(new != NO_TOKEN, axis=1, dtype=jnp.int32))
 
     def _look_up(
         self, row: jax.Array, length: jax.Array, num_drafts: int

@@ -10,7 +10,7 @@ are read. Rolling back is free: rejected tokens stay in slots that are not kept,
 until they are overwritten, in the sliding window too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +53,37 @@ class Decoder:
     def context_length(self) -> int:
         """The most positions a sequence can have."""
         return self.config.context_length
+
+    def init_params(self, key: jax.Array) -> dict[str, Any]:
+        """Random float32 parameters to start training from."""
+        config = self.config
+        width, num_layers = config.hidden_size, config.num_layers
+        heads = config.num_heads * config.head_dim
+        keys = iter(jax.random.split(key, 1 + 4 * num_layers))
+
+        def matrix(rows: int, columns: int) -> jax.Array:
+            return jax.random.normal(next(keys), (rows, columns), jnp.float32) * rows**-0.5
+
+        def layer() -> dict[str, jax.Array]:
+            return {
+                "attention_norm": jnp.ones(width),
+                "qkv": matrix(width, heads + 2 * config.num_kv_heads * config.head_dim),
+                "query_norm": jnp.ones(config.head_dim),
+                "key_norm": jnp.ones(config.head_dim),
+                "out": matrix(heads, width),
+                "post_attention_norm": jnp.full(width, num_layers**-0.5),
+                "mlp_norm": jnp.ones(width),
+                "gate_up": matrix(width, 2 * config.mlp_size),
+                "down": matrix(config.mlp_size, width),
+                "post_mlp_norm": jnp.full(width, num_layers**-0.5),
+            }
+
+        embedding = jax.random.normal(next(keys), (config.vocab_size, width), jnp.float32)
+        return {
+            "embedding": embedding / config.embed_scale,
+            "final_norm": jnp.ones(width),
+            "layers": [layer() for _ in range(num_layers)],
+        }
 
     def init_cache(self, batch_size: int, num_slots: int) -> Cache:
         """An empty float32 cache. `score` needs a free slot for each token it is given."""
@@ -131,6 +162,19 @@ class Decoder:
             (((hidden.ndim - 1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
+
+
+    def first_layers(
+        self, params: Any, cache: Cache, num_layers: int
+    ) -> tuple["Decoder", Any, Cache]:
+        """The model that ends after its first layers, with its share of parameters and cache."""
+        config = replace(self.config, num_layers=num_layers)
+        params = {**params, "layers": params["layers"][:num_layers]}
+        return Decoder(config), params, Cache(cache.layers[:num_layers], cache.lengths)
+
+    def small_head(self, params: Any, ids: jax.Array) -> Any:
+        """Parameters for `head` that give the logits of the tokens `ids` (K,) only."""
+        return {"embedding": params["embedding"][ids], "final_norm": params["final_norm"]}
 
 
 class _Reach(NamedTuple):

@@ -16,9 +16,14 @@ from speculax.types import LanguageModel
 _SLOTS = 64  # the cache is made for a multiple of this many tokens
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params"],
+    meta_fields=["network", "tokenizer", "eos_ids", "name"],
+)
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A language model, its weights, and what is needed to talk to it.
+    """A language model, its weights, and what is needed to talk to it; a pytree of the weights.
 
     Attributes:
         network: The model as pure functions; static and hashable.

@@ -46,6 +46,10 @@ class Tokenizer:
 
         return cls(Backend.from_buffer(text), bos_id)
 
+    def is_same(self, other: "Tokenizer") -> bool:
+        """Whether the ids of both mean the same."""
+        return self is other or self._backend.get_vocab() == other._backend.get_vocab()
+
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, after exactly one BOS if the model has such a token.
 

@@ -1,0 +1,107 @@
+"""Drafting with the first layers of the target itself, which share its weights and its cache.
+
+Self-speculative decoding: Zhang et al., "Draft & Verify" (arXiv:2309.08168), skips layers; Elhoushi
+et al., "LayerSkip" (arXiv:2404.16710), leaves early, as here. A target that was not trained for it
+agrees with its own first layers only if there are many of them.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.models.model import Model
+from speculax.types import Draft
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["head", "ids"],
+    meta_fields=["num_layers", "draft_length"],
+)
+@dataclass(frozen=True, eq=False)
+class EarlyExit:
+    """A drafter that draws from what the target's head says after its first layers.
+
+    For targets whose network has `first_layers` and `small_head`, as `Decoder` has. A draft token
+    costs the share of the layers, and the head: with a large vocabulary that is much of the model,
+    and a smaller head (`EarlyExit.with_vocabulary`) pays.
+
+    Attributes:
+        num_layers: How many layers to run, from 1.
+        draft_length: The number of tokens proposed in every step, from 1 to 512.
+        head: Parameters of a head over some of the tokens; None for the target's own.
+        ids: int32 (K,), those tokens.
+    """
+
+    num_layers: int
+    draft_length: int = 2
+    head: Any = None
+    ids: jax.Array | None = None
+
+    always_drafts = True
+
+    def __post_init__(self) -> None:
+        check_draft_length(self)
+
+    @classmethod
+    def with_vocabulary(
+        cls, target: Model, ids: Any, num_layers: int, draft_length: int = 2
+    ) -> "EarlyExit":
+        """A drafter that proposes only the tokens `ids` int (K,), at the cost of a head for them.
+
+        Raises:
+            ValueError: If they are no tokens of the target, or repeat.
+        """
+        ids, size = np.asarray(ids), target.network.vocab_size
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
+            raise ValueError(f"ids must be a row of token ids, got {ids.dtype} {ids.shape}.")
+        if ids.min() < 0 or ids.max() >= size or len(np.unique(ids)) < len(ids):
+            raise ValueError(
+                f"ids must be different tokens from 0 to {size - 1}, got {ids.min()} to "
+                f"{ids.max()}, {len(np.unique(ids))} of {len(ids)} different."
+            )
+        ids = jnp.asarray(ids, jnp.int32)
+        head = target.network.small_head(target.params, ids)
+        return cls(num_layers, draft_length, head, ids)
+
+    def check(self, target: Model) -> None:
+        """Raise ValueError if the target does not have those layers."""
+        if not hasattr(target.network, "first_layers"):
+            raise ValueError(
+                f"an EarlyExit drafter needs a network with first_layers, as Decoder has, and that "
+                f"of {target.name} has none; choose another drafter."
+            )
+        most = target.network.config.num_layers
+        if not 1 <= self.num_layers <= most:
+            raise ValueError(
+                f"num_layers must be from 1 to the {most} layers of {target.name}, got "
+                f"{self.num_layers}."
+            )
+
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[()]:
+        """No state: what it needs is in the target's cache."""
+        return ()
+
+    def propose(self, state: tuple[()], round: Round) -> tuple[Draft, tuple[()]]:
+        """Draw tokens one after another, each read by the first layers in a copy of their cache."""
+        target, lengths = round.target, round.lengths
+        network, params, cache = target.network.first_layers(
+            target.params, target.cache, self.num_layers
+        )
+        head = params if self.head is None else self.head
+
+        def read(cache: Any, token: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
+            cache = network.keep(cache, position)
+            hidden, cache = network.score(params, token[:, None], position[:, None], cache)
+            return network.head(head, hidden[:, 0]), cache
+
+        logits, cache = read(cache, round.pending, lengths - 1)
+        draft, _ = draft_chain(
+            round, logits, cache, lambda cache, token, i: read(cache, token, lengths + i), self.ids
+        )
+        return draft, state

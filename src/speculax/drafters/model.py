@@ -1,0 +1,151 @@
+"""Drafting with a smaller language model: the original form of speculative decoding.
+
+Leviathan, Kalman, Matias (arXiv:2211.17192); Chen et al. (arXiv:2302.01318). The draft model draws
+its tokens one after another, with a cache of its own, under the settings of the request, and hands
+over the laws it drew them from. G tokens take G small calls.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.models.model import Model
+from speculax.prefill import pick_position, read_missing
+from speculax.types import Draft
+
+
+class Reading(NamedTuple):
+    """What the draft model has read.
+
+    Attributes:
+        cache: Its cache.
+        known: int32 (B,), how many committed tokens were in it at the last draft.
+        drafted: int32 (B, G-1), the draft tokens that it read after those.
+    """
+
+    cache: Any
+    known: jax.Array
+    drafted: jax.Array
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["model", "ids"], meta_fields=["draft_length"]
+)
+@dataclass(frozen=True, eq=False)
+class DraftModel:
+    """A drafter that draws from a language model. Costs `draft_length` of its calls a step.
+
+    Past the end of the draft model's own context it proposes nothing.
+
+    Attributes:
+        model: The draft model.
+        draft_length: The number of tokens proposed in every step, from 1 to 512.
+        ids: int (V of the draft model,), which token of the target each of its tokens stands for,
+            no two for the same; -1 for none. None if the vocabularies are the same. A token that
+            the draft model does not have it reads as its token 0.
+
+    Raises:
+        ValueError: If `draft_length` is no integer in its range, or `ids` has another shape.
+    """
+
+    model: Model
+    draft_length: int = 4
+    ids: jax.Array | None = None
+
+    always_drafts = True
+
+    def __post_init__(self) -> None:
+        check_draft_length(self)
+        if self.ids is None or not isinstance(self.ids, np.ndarray | list | tuple):
+            return  # a map given by hand is looked at once, not whenever JAX rebuilds the drafter
+        ids, size = np.asarray(self.ids), self.model.network.vocab_size
+        if ids.shape != (size,) or ids.dtype.kind not in "iu":
+            raise ValueError(
+                f"ids must be integers of shape ({size},), one for each token of the draft model "
+                f"{self.model.name}, got {ids.dtype} {ids.shape}."
+            )
+        taken = ids[ids >= 0]
+        if len(np.unique(taken)) < len(taken):
+            raise ValueError("ids must name a token of the target at most once; use -1 for none.")
+        object.__setattr__(self, "ids", jnp.asarray(ids, jnp.int32))
+
+    def check(self, target: Model) -> None:
+        """Raise ValueError if the two models' tokens do not mean the same and no map was given."""
+        given, wanted = self.model.network.vocab_size, target.network.vocab_size
+        if self.ids is not None:
+            if int(self.ids.max()) >= wanted:
+                raise ValueError(
+                    f"ids must be tokens of the target {target.name}, from 0 to {wanted - 1}, got "
+                    f"{int(self.ids.max())}."
+                )
+            return
+        own, others = self.model.tokenizer, target.tokenizer
+        if given != wanted or not (own is None or others is None or own.is_same(others)):
+            raise ValueError(
+                f"the draft model {self.model.name} ({given} tokens) and the target {target.name} "
+                f"({wanted} tokens) must have the same vocabulary; choose another draft model, or "
+                "pass ids, the target's token for each of its own."
+            )
+
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> Reading:
+        """Read the prompts, all but the last token."""
+        network = self.model.network
+        batch, num_slots = tokens.shape
+        cache, _ = read_missing(
+            network,
+            self.model.params,
+            network.init_cache(batch, num_slots),
+            jnp.zeros_like(lengths),
+            self._own(tokens),
+            lengths - 1,
+        )
+        return Reading(cache, lengths - 1, jnp.zeros((batch, self.draft_length - 1), jnp.int32))
+
+    def propose(self, state: Reading, round: Round) -> tuple[Draft, Reading]:
+        """Draw tokens one after another.
+
+        First the last two committed tokens are read: the last one is new for certain, and the one
+        before it is if all of the last draft was accepted (its last token was never read). Reading
+        it again changes nothing. If more are missing, because another drafter took a turn, they are
+        read before.
+        """
+        network, params, lengths = self.model.network, self.model.params, round.lengths
+        tokens = self._own(round.tokens)
+        start = jnp.maximum(lengths - 2, 0)
+        known = jnp.minimum(_count_known(state, round), lengths - 1)
+        cache, _ = read_missing(network, params, state.cache, known, tokens, start)
+        positions = start[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
+        recent = jnp.take_along_axis(tokens, positions, axis=1)
+        hidden, cache = network.score(params, recent, positions, network.keep(cache, start))
+        hidden = pick_position(hidden, lengths - 1 - start)
+
+        def advance(cache: Any, token: jax.Array, i: jax.Array) -> tuple[jax.Array, Any]:
+            kept = lengths + i
+            new = self._own(token)[:, None]
+            hidden, cache = network.score(params, new, kept[:, None], network.keep(cache, kept))
+            return network.head(params, hidden[:, 0]), cache
+
+        draft, cache = draft_chain(round, network.head(params, hidden), cache, advance, self.ids)
+        room = network.context_length + 1 - lengths
+        draft = draft._replace(lengths=jnp.clip(room, 0, draft.lengths))
+        return draft, Reading(cache, lengths, draft.tokens[:, : self.draft_length - 1])
+
+    def _own(self, tokens: jax.Array) -> jax.Array:
+        """The draft model's tokens for those of the target."""
+        if self.ids is None:
+            return tokens
+        return jnp.argmax(self.ids == tokens[..., None], axis=-1).astype(jnp.int32)
+
+
+def _count_known(state: Reading, round: Round) -> jax.Array:
+    """How many committed tokens are in the cache: those at the last draft, and what held of it."""
+    places = state.known[:, None] + jnp.arange(state.drafted.shape[1], dtype=jnp.int32)[None]
+    inside = jnp.minimum(places, round.tokens.shape[1] - 1)
+    holds = jnp.take_along_axis(round.tokens, inside, axis=1) == state.drafted
+    holds &= places < round.lengths[:, None]
+    return state.known + jnp.sum(jnp.cumprod(holds.astype(jnp.int32), axis=1), axis=1)

@@ -1,0 +1,211 @@
+"""What a drafter is told, and how it draws: the protocol between the loop and drafters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.batching import map_rows, number_rows
+from speculax.coupling import coupled_draw
+from speculax.flat_laws import argmax_row
+from speculax.laws import Law, flat_law, tokens_of
+from speculax.make_law import law_from_logits
+from speculax.sampling import sample
+from speculax.types import Draft, LanguageModel
+
+MAX_DRAFT_LENGTH = 512
+
+
+class Target(NamedTuple):
+    """The model whose text it is, for drafters that are built on it.
+
+    Attributes:
+        network: The model.
+        params: Its parameters.
+        cache: Its cache, with all but the last committed token of each row.
+        hidden: (B, D), its hidden states at the last token in the cache, from which the last
+            committed token was drawn; zeros in rows of a single token.
+    """
+
+    network: LanguageModel
+    params: Any
+    cache: Any
+    hidden: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What a drafter is told at the start of a step, and how it is to draw.
+
+    Attributes:
+        tokens: int32 (B, S), the committed tokens of each row, prompt included.
+        lengths: int32 (B,), how many there are; at least 1.
+        draft_length: The number of tokens to propose, G; not traced.
+        target: The model whose text it is.
+        temperature: float32 (B,), the requests' own; None if all are greedy.
+        uniforms: float32 (B, G) in [0, 1), independent noise for the draws.
+        seeds: uint32 (B,), where draws are coupled with the target's; else None.
+        needs_laws: Whether the rule that will judge asks for the draft's laws; not traced.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    draft_length: int
+    target: Target
+    temperature: jax.Array | None
+    uniforms: jax.Array
+    seeds: jax.Array | None = None
+    needs_laws: bool = True
+
+    @property
+    def pending(self) -> jax.Array:
+        """The last committed token of each row, int32 (B,)."""
+        return jnp.take_along_axis(self.tokens, self.lengths[:, None] - 1, axis=1)[:, 0]
+
+    def law(self, logits: jax.Array, ids: jax.Array | None = None) -> Law:
+        """The laws of logits (B, ..., V) under the requests' settings; `ids` as for a `Law`."""
+        temperature = 0.0 if self.temperature is None else self.temperature
+        return law_from_logits(logits, temperature=temperature, ids=ids)
+
+    def draw(self, law: Law, i: jax.Array | int) -> jax.Array:
+        """Draft token i of each row from its law (B, V), int32 (B,); -1 where that is impossible.
+
+        Independent of the target's draws, coupled with them, or the likeliest: as the rule that
+        will judge the drafts wants it.
+        """
+        if self.temperature is None:
+            flat = flat_law(law)
+            rows = number_rows(flat.num_rows, flat)
+            return tokens_of(law, map_rows(partial(argmax_row, flat), rows))
+        if self.seeds is not None:
+            return coupled_draw(law, self.seeds, self.lengths + i)
+        return sample(law, self.uniforms[:, i])
+
+
+def check_draft_length(drafter: Any, least: int = 1) -> None:
+    """Raise ValueError unless the drafter's `draft_length` is an integer in range; make it an int.
+
+    Args:
+        drafter: A frozen dataclass.
+        least: The least it can be.
+    """
+    length = drafter.draft_length
+    if not isinstance(length, int | np.integer) or not least <= length <= MAX_DRAFT_LENGTH:
+        raise ValueError(
+            f"draft_length must be an integer from {least} to {MAX_DRAFT_LENGTH}, got {length!r}."
+        )
+    object.__setattr__(drafter, "draft_length", int(length))
+
+
+class Drafter(Protocol):
+    """A cheap proposer; hashable and static, or a pytree whose arrays are traced.
+
+    Rolling back what was rejected, and reading what its own cache lacks, is the drafter's own
+    business: at the start of each step it is shown the committed tokens.
+
+    A drafter may also have `always_drafts = True`, which asks it for `draft_length` tokens in every
+    step in place of adapting to what holds; and `check(target: Model)`, called once before the work
+    begins, which raises ValueError if the two do not go together.
+    """
+
+    @property
+    def draft_length(self) -> int:
+        """The most tokens it proposes in a step."""
+        ...
+
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> Any:
+        """The state for rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts.
+
+        S is the most tokens a row will ever have, and room for a draft.
+        """
+        ...
+
+    def propose(self, state: Any, round: Round) -> tuple[Draft, Any]:
+        """Propose up to `round.draft_length` tokens a row."""
+        ...
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Opaque:
+    """A drafter that is no pytree, made one without arrays."""
+
+    drafter: Drafter
+
+
+def as_pytree(drafter: Drafter | None) -> Any:
+    """The drafter as what can be given to a compiled function; `from_pytree` undoes it."""
+    return Opaque(drafter) if jax.tree_util.all_leaves([drafter]) else drafter
+
+
+def from_pytree(drafter: Any) -> Drafter | None:
+    """The drafter itself."""
+    return drafter.drafter if isinstance(drafter, Opaque) else drafter
+
+
+def check_drafter(drafter: Any, target: Any) -> None:
+    """Raise ValueError if this is no drafter, or not one for the `Model` target."""
+    if isinstance(drafter, type) or not hasattr(drafter, "propose"):
+        raise ValueError(f"drafter must be None or a drafter such as NGram(), got {drafter!r}.")
+    if hasattr(drafter, "check"):
+        drafter.check(target)
+
+
+def draft_chain(
+    round: Round,
+    logits: jax.Array,
+    state: Any,
+    advance: Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]],
+    ids: jax.Array | None = None,
+) -> tuple[Draft, Any]:
+    """Draw draft tokens one after another from a model.
+
+    Args:
+        round: What to draw for.
+        logits: float32 (B, V), about the first draft token.
+        state: What `advance` needs.
+        advance: `advance(state, token, i) -> (logits, state)`, where `token` int32 (B,) is draft
+            token i, counted from 0, and the logits are about the next one.
+        ids: int32 (V,), which token of the target each entry of the logits stands for.
+
+    Returns:
+        The draft, all of it, with its laws if they are needed, and the last state: after all draft
+        tokens but the last.
+    """
+    batch, size = logits.shape
+    length = round.draft_length
+    needs_laws = round.needs_laws and round.temperature is not None
+
+    def draw(i: jax.Array | int, logits: jax.Array, drawn: Any) -> tuple[jax.Array, Any]:
+        law = round.law(logits, ids).normalize()
+        token = round.draw(law, i)
+        new = token, (logits, law.normalizers) if needs_laws else None
+        return token, jax.tree.map(lambda all, one: all.at[:, i].set(one), drawn, new)
+
+    def turn(i: jax.Array, carry: tuple) -> tuple:
+        token, state, drawn = carry
+        logits, state = advance(state, jnp.maximum(token, 0), i - 1)
+        token, drawn = draw(i, logits, drawn)
+        return token, state, drawn
+
+    one = jax.eval_shape(lambda: round.law(logits, ids).normalize().normalizers)
+    drawn = (
+        jnp.zeros((batch, length), jnp.int32),
+        (
+            jnp.zeros((batch, length, size), logits.dtype),
+            jax.tree.map(lambda x: jnp.zeros((batch, length), x.dtype), one),
+        )
+        if needs_laws
+        else None,
+    )
+    token, drawn = draw(0, logits, drawn)
+    _, state, (tokens, laws) = jax.lax.fori_loop(1, length, turn, (token, state, drawn))
+    lengths = jnp.full((batch,), length, jnp.int32)
+    if laws is None:
+        return Draft(tokens, lengths), state
+    table, normalizers = laws
+    return Draft(tokens, lengths, replace(round.law(table, ids), normalizers=normalizers)), state

@@ -1,0 +1,172 @@
+"""The rules that `generate` can judge drafts by, found by name or by function."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from speculax.laws import Law, as_law, expand, flat_law_with_settings
+from speculax.types import NO_TOKEN, Draft, Verdict
+from speculax.verify.block import block_verdict, verify_block
+from speculax.verify.coupled import coupled_verdict, verify_coupled
+from speculax.verify.greedy import greedy_verdict, verify_greedy
+from speculax.verify.inputs import draft_rows, target_rows
+from speculax.verify.lossy import (
+    verify_lossy_synthetic,
+    verify_lossy_thresholds,
+    verify_lossy_top_k,
+    verify_lossy_typical,
+)
+from speculax.verify.sampled import sampled_verdict, verify_sampled
+from speculax.verify.step import Step, StepLaw, count_accepted
+from speculax.verify.token import token_verdict, verify_token
+
+
+class Keys(NamedTuple):
+    """What coupled noise is keyed by: seeds uint32 (B,), and positions of the first draft token."""
+
+    seeds: jax.Array
+    positions: jax.Array
+
+
+class Rule(NamedTuple):
+    """A rule as the loop uses it; hashable.
+
+    Attributes:
+        name: Its name.
+        judge: `judge(step, draft, target, keys)`, the verdict.
+        reads_draft: Whether it reads the draft's laws.
+        is_keyed: Whether its noise belongs to positions, so that the text is a function of the
+            seed alone, and not to steps.
+        is_coupled: Whether drafts are to be drawn with the target's noise.
+        is_greedy: Whether it gives greedy texts only.
+        becomes_greedy: Whether at temperature 0 it is greedy verification, which is used then.
+    """
+
+    name: str
+    judge: Callable[[Step, Draft, Law, Keys], Verdict]
+    reads_draft: bool = False
+    is_keyed: bool = False
+    is_coupled: bool = False
+    is_greedy: bool = False
+    becomes_greedy: bool = True
+
+
+def _token(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    return token_verdict(step, target_rows(target), draft_rows(step.tokens, draft.probs))
+
+
+def _block(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    return block_verdict(step, target_rows(target), draft_rows(step.tokens, draft.probs))
+
+
+def _greedy(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    return greedy_verdict(step, target_rows(target))
+
+
+def _sampled(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    return sampled_verdict(step, target_rows(target))
+
+
+def _coupled(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    rows = StepLaw(flat_law_with_settings(target), target_rows(target).rows)
+    return coupled_verdict(step, rows, *keys)
+
+
+class _Given(NamedTuple):
+    """The judge made of a function with the signature of `verify_token`."""
+
+    verify: Callable[..., Verdict]
+
+    def __call__(self, step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+        return self.verify(
+            step.tokens,
+            draft.probs,
+            target,
+            step.accept_uniforms,
+            step.sample_uniforms,
+            draft_lengths=step.lengths,
+        )
+
+
+class _Dense(NamedTuple):
+    """The judge made of somebody's own function, which is given arrays and what is in contract."""
+
+    verify: Callable[..., Verdict]
+
+    def __call__(self, step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+        size, target_probs = target.size, expand(target, target.size)
+        if draft.probs is None:
+            draft_probs = jax.nn.one_hot(step.tokens, size, dtype=jnp.float32)
+        else:
+            draft_probs = expand(as_law("probs", draft.probs), size)
+        # Where a draft token cannot be judged, the draft ends.
+        lengths = count_accepted(step.is_token)
+        dense = Draft(jnp.maximum(step.tokens, 0), lengths, draft_probs)
+        step = step._replace(tokens=dense.tokens, lengths=lengths)
+        verdict = _Given(self.verify)(step, dense, target_probs, keys)
+        # It need not know what to do with a row that cannot be drawn from.
+        kept = verdict["num_accepted"][:, None]
+        has_mass = jnp.take_along_axis(jnp.sum(target_probs, axis=2), kept, axis=1) > 0
+        is_drawn = jnp.arange(step.tokens.shape[1] + 1)[None] == kept
+        tokens = jnp.where(is_drawn & ~has_mass, NO_TOKEN, verdict["tokens"])
+        return {"num_accepted": verdict["num_accepted"], "tokens": tokens}
+
+
+_LOSSY = {
+    "lossy_typical": verify_lossy_typical,
+    "lossy_thresholds": verify_lossy_thresholds,
+    "lossy_top_k": verify_lossy_top_k,
+    "lossy_synthetic": verify_lossy_synthetic,
+}
+RULES = {
+    "token": Rule("token", _token, reads_draft=True),
+    "block": Rule("block", _block, reads_draft=True),
+    "greedy": Rule("greedy", _greedy, is_greedy=True),
+    "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
+    "sampled": Rule("sampled", _sampled, is_keyed=True),
+    **{
+        name: Rule(name, _Given(verify), becomes_greedy=False)
+        for name, verify in _LOSSY.items()
+    },
+}
+_FUNCTIONS = {
+    verify_token: RULES["token"],
+    verify_block: RULES["block"],
+    verify_greedy: RULES["greedy"],
+    verify_coupled: RULES["coupled"],
+    verify_sampled: RULES["sampled"],
+    **{verify: RULES[name] for name, verify in _LOSSY.items()},
+}
+
+
+def as_rule(verify: str | Callable[..., Any]) -> Rule:
+    """The rule of a name or a function; see `speculax.generate`.
+
+    Raises:
+        ValueError: If there is none of that name, or the function cannot be called as a rule is.
+    """
+    if isinstance(verify, str):
+        if verify not in RULES:
+            raise ValueError(
+                f"verify must be one of {', '.join(RULES)} or a function, got {verify!r}."
+            )
+        return RULES[verify]
+    if not callable(verify):
+        raise ValueError(f"verify must be the name of a rule or a function, got {verify!r}.")
+    own = verify.func if isinstance(verify, partial) else verify
+    name = getattr(own, "__name__", type(own).__name__)
+    if rule := _FUNCTIONS.get(own):
+        return rule if own is verify else rule._replace(judge=_Given(verify))
+    try:
+        inspect.signature(verify).bind(*5 * [None], draft_lengths=None)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"verify must be a function of (draft_tokens, draft_probs, target_probs, "
+            f"accept_uniforms, sample_uniforms, *, draft_lengths), as verify_token is, and {name} "
+            f"cannot be called so ({error}); add the parameters it lacks."
+        ) from None
+    return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False)
