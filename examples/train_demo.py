@@ -13,23 +13,29 @@ import hashlib
 import json
 import math
 import platform
+import sys
 import sysconfig
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import speculax as sx
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
-from speculax.training import Schedule, fit
+from speculax.models.params import flat
+from speculax.training import Schedule, fit, losses
 
-END = "<|end|>"
+END, END_ID = "<|end|>", 0
 VOCAB_SIZE = 2048
 SKIPPED = {"site-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip"}
 WINDOW, BATCH_SIZE = 256, 16
+PROMPT, SAMPLES_AT_ONCE = 32, 64  # tokens of a beginning, and how many are continued together
 
 
 def read_corpus() -> dict[str, str]:
@@ -101,14 +107,77 @@ def logits_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array
     return network.head(params, hidden)
 
 
-def batches(ids: np.ndarray, seed: int):
-    """Windows from random places, a function of seed and number."""
+def windows(ids: np.ndarray, seed: int, num: int, length: int) -> np.ndarray:
+    """Pieces of the corpus from random places, int (num, length)."""
+    starts = np.random.default_rng(seed).integers(0, len(ids) - length + 1, num)
+    return np.stack([ids[start : start + length] for start in starts])
 
-    def batch_of(i: int) -> np.ndarray:
-        starts = np.random.default_rng([seed, i]).integers(0, len(ids) - WINDOW, BATCH_SIZE)
-        return np.stack([ids[start : start + WINDOW + 1] for start in starts])
 
-    return batch_of
+def train_target(ids: np.ndarray, options: argparse.Namespace) -> dict:
+    network = Decoder(TARGET)
+
+    def loss(params, batch):
+        logits = logits_along(network, params, batch[:, :-1])
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]))
+
+    return fit(
+        loss,
+        network.init_params(jax.random.key(options.seed)),
+        lambda i: windows(ids, [options.seed, i], BATCH_SIZE, WINDOW + 1),
+        Schedule(options.target_steps, learning_rate=3e-3),
+        directory=options.directory / "target",
+        save_every=100,
+    ).params
+
+
+def sample_texts(target: sx.Model, ids: np.ndarray, num: int, seed: int) -> np.ndarray:
+    """What the target makes of beginnings from the corpus, int32 (num, WINDOW)."""
+    prompts = windows(ids, seed, num, PROMPT)
+    texts = []
+    for i in range(0, num, SAMPLES_AT_ONCE):
+        some = list(prompts[i : i + SAMPLES_AT_ONCE])
+        seeds = [seed + 1 + i + j for j in range(len(some))]
+        results = sx.generate(
+            target,
+            some,
+            max_new_tokens=WINDOW - PROMPT,
+            temperature=1.0,
+            seed=seeds,
+            eos_ids=(),
+        )
+        texts += [np.append(a, b.tokens) for a, b in zip(some, results, strict=True)]
+        print(f"sampled {len(texts)} of {num} texts", file=sys.stderr)
+    return np.stack(texts).astype(np.int32)
+
+
+def train_draft(target: sx.Model, texts: np.ndarray, options: argparse.Namespace) -> dict:
+    network = Decoder(DRAFT)
+
+    def loss(params, batch):
+        wanted = logits_along(target.network, target.params, batch)[:, PROMPT - 1 :]
+        given = logits_along(network, params, batch)[:, PROMPT - 1 :]
+        return jnp.mean(losses.lk_hybrid(wanted, given))
+
+    def batch_of(i):
+        rng = np.random.default_rng([options.seed, i])
+        return texts[rng.integers(0, len(texts), BATCH_SIZE)]
+
+    return fit(
+        loss,
+        network.init_params(jax.random.key(options.seed + 1)),
+        batch_of,
+        Schedule(options.draft_steps, learning_rate=4e-3),
+        directory=options.directory / "draft",
+        save_every=100,
+    ).params
+
+
+def save(path: Path, config: DecoderConfig, params: dict, info: dict) -> None:
+    """Float16 weights, in the form that `speculax.load` reads."""
+    metadata = {"config": json.dumps(asdict(config)), "info": json.dumps(info)}
+    tensors = {name: np.asarray(array, np.float16) for name, array in flat(params).items()}
+    save_file(tensors, path, metadata)
+    print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
 
 
 def main() -> None:
@@ -116,38 +185,68 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="for the pair, and checkpoints on the way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-steps", type=int, default=2000)
-    parser.add_argument("--draft-steps", type=int, default=2000)
+    parser.add_argument("--draft-steps", type=int, default=1500)
+    parser.add_argument("--texts", type=int, default=4096, help="sampled to train the draft on")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
 
     corpus = read_corpus()
-    train = [text for name, text in corpus.items() if not is_held_out(name)]
-    held_out = [text for name, text in corpus.items() if is_held_out(name)]
-    tokenizer = train_tokenizer(train)
-    tokenizer.save(str(options.directory / "tokenizer.json"))
+    train, held_out = (
+        [text for name, text in corpus.items() if is_held_out(name) == held]
+        for held in (False, True)
+    )
+    backend = train_tokenizer(train)
+    backend.save(str(options.directory / "tokenizer.json"))
     ids, held_out_ids = (
-        np.concatenate([[0, *encoding.ids] for encoding in tokenizer.encode_batch(texts)])
+        np.concatenate([[END_ID, *encoding.ids] for encoding in backend.encode_batch(texts)])
         for texts in (train, held_out)
     )
-    print(
-        f"corpus: Python {platform.python_version()}, {len(corpus)} files, sha256 "
-        f"{digest(corpus)}; {len(ids)} tokens to train on, {len(held_out_ids)} held out"
+    info = {
+        "corpus": f"standard library of Python {platform.python_version()}",
+        "sha256": digest(corpus),
+        "seed": options.seed,
+        "jax": jax.__version__,
+    }
+    print(f"{info['corpus']}: {len(corpus)} files, sha256 {info['sha256']}")
+    print(f"{len(ids)} tokens to train on, {len(held_out_ids)} held out")
+
+    target_params = train_target(ids, options)
+    save(options.directory / "demo.safetensors", TARGET, target_params, info)
+    target = sx.Model(Decoder(TARGET), target_params)
+    path = options.directory / "texts.npy"
+    if not path.exists():
+        np.save(path, sample_texts(target, ids, options.texts, options.seed))
+    draft_params = train_draft(target, np.load(path), options)
+    save(options.directory / "demo-draft.safetensors", DRAFT, draft_params, info)
+    report(target, sx.Model(Decoder(DRAFT), draft_params), held_out_ids)
+
+
+def report(target: sx.Model, draft: sx.Model, held_out: np.ndarray) -> None:
+    """How well the two know text that neither was trained on."""
+    pieces = windows(held_out, 1, 64, WINDOW + 1)
+    wanted = logits_along(target.network, target.params, pieces[:, :-1])
+    given = logits_along(draft.network, draft.params, pieces[:, :-1])
+    for name, logits in (("target", wanted), ("draft", given)):
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, pieces[:, 1:])
+        print(f"{name}: {float(jnp.mean(loss)):.3f} nats a token of held-out text")
+    print(f"acceptance there, temperature 1: {float(losses.acceptance(wanted, given).mean()):.3f}")
+    prompts = list(windows(held_out, 2, 64, PROMPT))
+    results = sx.generate(
+        target,
+        prompts,
+        drafter=sx.DraftModel(draft, 4),
+        max_new_tokens=128,
+        temperature=1.0,
+        seed=range(64),
+        eos_ids=(),
     )
-    network = Decoder(TARGET)
-
-    def loss(params, batch):
-        logits = logits_along(network, params, batch[:, :-1])
-        return jnp.mean(
-            optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
-        )
-
-    target = fit(
-        loss,
-        network.init_params(jax.random.key(options.seed)),
-        batches(ids, options.seed),
-        Schedule(options.target_steps, learning_rate=3e-3),
-        directory=options.directory / "target",
-        save_every=100,
+    drafted, accepted, steps, emitted = (
+        sum(getattr(result.stats, name) for result in results)
+        for name in ("drafted", "accepted", "steps", "emitted")
+    )
+    print(
+        f"generating from held-out beginnings, 4 drafts a step: {accepted / drafted:.3f} of the "
+        f"draft tokens accepted, {emitted / steps:.2f} tokens a step"
     )
 
 

@@ -5,7 +5,7 @@ What a run should give can thus be written down in a few lines of Python, withou
 batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -81,6 +81,22 @@ class LongMemory(Markov):
 
     def after(self, state, token):
         return (5 * state + token + 1) % self.modulus
+
+
+@dataclass(frozen=True)
+class Layered(LongMemory):
+    """A model that says something else after its first layer: params are a table for each."""
+
+    num_layers: int = 2
+
+    def head(self, params, hidden):
+        return params[self.num_layers - 1][hidden]
+
+    def first_layers(self, params, cache, num_layers):
+        return replace(self, num_layers=num_layers), params, cache
+
+    def small_head(self, params, ids):
+        return [table[:, ids] for table in params]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from speculax.drafting import Drafter as Drafter, Round as Round, Target as Targ
 from speculax.generation import (
     Generation as Generation,
     NewTokens as NewTokens,
+    Record as Record,
     Stream as Stream,
     generate as generate,
     stream as stream,

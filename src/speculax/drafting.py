@@ -137,12 +137,12 @@ class Opaque:
     drafter: Drafter
 
 
-def as_pytree(drafter: Drafter | None) -> Any:
+def as_pytree(drafter: Any) -> Any:
     """The drafter as what can be given to a compiled function; `from_pytree` undoes it."""
     return Opaque(drafter) if jax.tree_util.all_leaves([drafter]) else drafter
 
 
-def from_pytree(drafter: Any) -> Drafter | None:
+def from_pytree(drafter: Any) -> Any:
     """The drafter itself."""
     return drafter.drafter if isinstance(drafter, Opaque) else drafter
 

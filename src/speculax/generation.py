@@ -33,6 +33,19 @@ class NewTokens(NamedTuple):
     accepted: list[bool]
 
 
+class Record(NamedTuple):
+    """The draft tokens of each step as the rule saw them, those after the first refused included.
+
+    Attributes:
+        target_probs: float32 (steps, G), under the target; 0 behind a draft's end.
+        draft_probs: float32 (steps, G), under the law each was drawn from, 1 for deterministic
+            drafts; 0 behind a draft's end.
+    """
+
+    target_probs: np.ndarray
+    draft_probs: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Generation:
     """What became of one request.
@@ -44,6 +57,7 @@ class Generation:
         stop_reason: "eos", "length", or "interrupted" if it was cut short.
         seed: The seed, for making the same tokens again.
         stats: Counts, rates and times.
+        record: The probabilities of the draft tokens, if they were asked for.
     """
 
     text: str | None
@@ -52,6 +66,7 @@ class Generation:
     stop_reason: str
     seed: int
     stats: Stats
+    record: Record | None = None
 
 
 @overload
@@ -65,6 +80,7 @@ def generate(
     temperature: float = 0.0,
     seed: int | None = None,
     eos_ids: Sequence[int] | None = None,
+    record: bool = False,
 ) -> Generation: ...
 
 
@@ -79,6 +95,7 @@ def generate(
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
     eos_ids: Sequence[int] | None = None,
+    record: bool = False,
 ) -> list[Generation]: ...
 
 
@@ -92,6 +109,7 @@ def generate(
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
     eos_ids: Sequence[int] | None = None,
+    record: bool = False,
 ) -> Generation | list[Generation]:
     """Continue prompts with a model, faster if a drafter guesses well.
 
@@ -118,6 +136,7 @@ def generate(
         seed: An integer in [0, 2**32) that fixes all sampling; one for all requests (equal prompts
             then get equal texts), or one a request. None takes fresh ones; results hold them.
         eos_ids: Tokens that end a text; None for the model's own, () for none.
+        record: Also report the probabilities of all draft tokens; this costs reading all laws.
 
     Returns:
         A `Generation` for one prompt, a list of them for a list.
@@ -135,6 +154,7 @@ def generate(
         temperature=temperature,
         seed=seed,
         eos_ids=eos_ids,
+        record=record,
     )
     for _ in run:
         pass
@@ -152,6 +172,7 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] | None = None,
     eos_ids: Sequence[int] | None = None,
+    record: bool = False,
 ) -> "Stream":
     """Like `generate`, but hand out tokens as they are made.
 
@@ -170,7 +191,7 @@ def stream(
         )
     if drafter is not None:
         check_drafter(drafter, model)
-    return Stream(model, requests, drafter, rule, read_eos_ids(model, eos_ids))
+    return Stream(model, requests, drafter, rule, read_eos_ids(model, eos_ids), record)
 
 
 class Stream:
@@ -186,11 +207,12 @@ class Stream:
         drafter: Drafter | None,
         rule: Rule,
         eos_ids: tuple[int, ...],
+        record: bool,
     ) -> None:
         widths = _widths(drafter)
         self._model, self._eos_ids = model, eos_ids
         self._rows = [_Row(request, widths) for request in requests]
-        self._chunks = _run(model, self._rows, drafter, rule, widths, eos_ids)
+        self._chunks = _run(model, self._rows, drafter, rule, widths, eos_ids, record)
 
     def __iter__(self) -> Iterator[list[NewTokens]]:
         return self._chunks
@@ -207,6 +229,7 @@ def _run(
     rule: Rule,
     widths: tuple[int, ...],
     eos_ids: tuple[int, ...],
+    record: bool,
 ) -> Iterator[list[NewTokens]]:
     """The chunks of a stream; no method, lest an abandoned stream hold on to its cache."""
     if not any(row.is_live for row in rows):
@@ -250,6 +273,7 @@ def _run(
                 rule=rule,
                 width=min(width for width in widths if width >= max(lengths)),
                 is_sampled=max(temperature) > 0,
+                is_recorded=record,
             )
             report = clock.wait_for(report)
             new = [row.take(i, report) for i, row in live.items()]
@@ -276,6 +300,7 @@ class _Row:
         self._tokens: list[int] = []
         self._accepted: list[bool] = []
         self._steps = 0
+        self._judged: list[list[np.ndarray]] = []  # a chunk's log-probabilities and lengths
         self._by_place = np.zeros((2, widths[-1]), int)  # drafted, accepted
         self._prefill = self._decode = self._compile = self._host = 0.0
         self._first_token = math.nan
@@ -291,8 +316,10 @@ class _Row:
         self._tokens += new.tokens
         self._accepted += new.accepted
         self.length, self.is_live = end, bool(report.live[i])
-        counts = report.counts
-        self._steps += int(counts.steps[i])
+        counts, steps = report.counts, int(report.counts.steps[i])
+        self._steps += steps
+        if report.judged is not None:
+            self._judged.append([np.asarray(part[:steps, i]) for part in report.judged])
         width = counts.drafted.shape[1]
         self._by_place[:, :width] += counts.drafted[i], counts.accepted[i]
         self.draft_length.update(int(counts.hits[i]), int(counts.misses[i]))
@@ -334,7 +361,22 @@ class _Row:
                 host_seconds=self._host,
                 time_to_first_token=self._first_token,
             ),
+            record=self._record() if self._judged else None,
         )
+
+    def _record(self) -> Record:
+        num_places = self._by_place.shape[1]
+
+        def widen(logs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+            is_draft = np.arange(logs.shape[1]) < lengths[:, None]
+            probs = np.where(is_draft, np.exp(logs), 0.0).astype(np.float32)
+            return np.pad(probs, ((0, 0), (0, num_places - logs.shape[1])))
+
+        parts = [
+            (widen(target, lengths), widen(draft, lengths))
+            for target, draft, lengths in self._judged
+        ]
+        return Record(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _widths(drafter: Drafter | None) -> tuple[int, ...]:

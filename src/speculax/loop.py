@@ -17,6 +17,8 @@ import jax.numpy as jnp
 
 from speculax.batching import write_rows
 from speculax.drafting import Round, Target, from_pytree
+from speculax.laws import Law
+from speculax.log_probs import log_probs
 from speculax.make_law import law_from_logits
 from speculax.prefill import pick_position, read_missing
 from speculax.rules import RULES, Keys, Rule
@@ -85,8 +87,25 @@ class Counts(NamedTuple):
     misses: jax.Array
 
 
+class Judged(NamedTuple):
+    """The drafts of a chunk's steps, as the rule saw them; for those who want a record.
+
+    Attributes:
+        target_log_probs: float32 (STEPS_PER_CHUNK, B, G), of each draft token.
+        draft_log_probs: The same, under the law it was drawn from; 0 for deterministic drafts.
+        lengths: int32 (STEPS_PER_CHUNK, B), how many draft tokens there were.
+    """
+
+    target_log_probs: jax.Array
+    draft_log_probs: jax.Array
+    lengths: jax.Array
+
+
 class Report(NamedTuple):
-    """What the host reads after a chunk: the parts of `State` it shows, and the chunk's counts."""
+    """What the host reads after a chunk: the parts of `State` it shows, and the chunk's counts.
+
+    `judged` is None unless it was asked for.
+    """
 
     tokens: jax.Array
     accepted: jax.Array
@@ -94,6 +113,7 @@ class Report(NamedTuple):
     live: jax.Array
     failed: jax.Array
     counts: Counts
+    judged: Judged | None
 
 
 @partial(jax.jit, static_argnames=("network", "num_slots"))
@@ -120,9 +140,7 @@ def prefill(
     """
     batch, known = prompts.shape[0], prompt_lengths - 1
     cache = network.init_cache(batch, num_slots)
-    cache, hidden = read_missing(
-        network, params, cache, jnp.zeros_like(known), prompts, known
-    )
+    cache, hidden = read_missing(network, params, cache, jnp.zeros_like(known), prompts, known)
     proposer = from_pytree(drafter)
     return State(
         tokens=prompts,
@@ -138,7 +156,7 @@ def prefill(
 
 @partial(
     jax.jit,
-    static_argnames=("network", "rule", "width", "is_sampled"),
+    static_argnames=("network", "rule", "width", "is_sampled", "is_recorded"),
     donate_argnames=("state",),
 )
 def decode_chunk(
@@ -152,6 +170,7 @@ def decode_chunk(
     rule: Rule,
     width: int,
     is_sampled: bool,
+    is_recorded: bool = False,
 ) -> tuple[State, Report]:
     """Run `STEPS_PER_CHUNK` steps, or fewer if no row is live any more.
 
@@ -165,19 +184,21 @@ def decode_chunk(
         rule: The rule that judges drafts; static.
         width: How many draft tokens the compiled step has room for; static.
         is_sampled: Whether any row has a temperature above 0; static.
+        is_recorded: Whether to report the probabilities of the draft tokens; static.
     """
     zeros = jnp.zeros_like(state.lengths)
     by_place = jnp.zeros((*zeros.shape, width), jnp.int32)
 
-    def is_unfinished(carry: tuple[jax.Array, State, Counts]) -> jax.Array:
+    def is_unfinished(carry: tuple) -> jax.Array:
         return (carry[0] < STEPS_PER_CHUNK) & jnp.any(carry[1].live)
 
-    def run_step(carry: tuple[jax.Array, State, Counts]) -> tuple[jax.Array, State, Counts]:
-        i, state, counts = carry
-        state, new_counts = step(state)
-        return i + 1, state, jax.tree.map(jnp.add, counts, new_counts)
+    def run_step(carry: tuple) -> tuple:
+        i, state, counts, judged = carry
+        state, new_counts, new = step(state)
+        judged = jax.tree.map(lambda all, one: all.at[i].set(one), judged, new)
+        return i + 1, state, jax.tree.map(jnp.add, counts, new_counts), judged
 
-    def step(state: State) -> tuple[State, Counts]:
+    def step(state: State) -> tuple[State, Counts, Judged | None]:
         """One round: draft, score, verify, cut, commit."""
         lengths = state.lengths
         round = Round(
@@ -196,13 +217,15 @@ def decode_chunk(
         draft = Draft(
             ids_below(network.vocab_size, proposal.tokens[:, :width]),
             jnp.clip(proposal.lengths, 0, asked),
-            jax.tree.map(lambda x: x[:, :width], proposal.probs),
+            proposal.probs if width else None,
         )
 
         tokens = jnp.concatenate([round.pending[:, None], jnp.maximum(draft.tokens, 0)], axis=1)
         place = jnp.arange(width + 1, dtype=jnp.int32)[None]
         hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
-        verdict = _verify(rule, draft, network.head(params, hidden), requests, lengths, is_sampled)
+        law = _law(network.head(params, hidden), requests, is_sampled)
+        verdict = _verify(rule, draft, law, requests, lengths, is_sampled)
+        judged = _judged(draft, law) if is_recorded else None
         verdict, live, failed = _cut(verdict, state, requests)
 
         kept = verdict["num_accepted"]
@@ -217,12 +240,15 @@ def decode_chunk(
             hidden=pick_position(hidden, jnp.maximum(emitted - 1, 0)),
             drafter=drafter_state,
         )
-        return new_state, _count(state.live, proposal, draft, asked, verdict, emitted)
+        return new_state, _count(state.live, proposal, draft, asked, verdict, emitted), judged
 
-    carry = (jnp.int32(0), state, Counts(zeros, by_place, by_place, zeros, zeros))
-    _, state, counts = jax.lax.while_loop(is_unfinished, run_step, carry)
+    blank = jnp.zeros((STEPS_PER_CHUNK, *by_place.shape), jnp.float32)
+    judged = Judged(blank, blank, blank[:, :, 0].astype(jnp.int32)) if is_recorded else None
+    counts = Counts(zeros, by_place, by_place, zeros, zeros)
+    carry = jnp.int32(0), state, counts, judged
+    _, state, counts, judged = jax.lax.while_loop(is_unfinished, run_step, carry)
     shown = (state.tokens, state.accepted, state.lengths, state.live, state.failed)
-    return state, Report(*shown, counts)
+    return state, Report(*shown, counts, judged)
 
 
 def _propose(drafter: Any, state: Any, round: Round) -> tuple[Draft, Any]:
@@ -247,16 +273,21 @@ def _check_proposal(proposal: Draft, shape: tuple[int, int]) -> None:
         )
 
 
+def _law(logits: jax.Array, requests: Requests, is_sampled: bool) -> Law:
+    """The target's laws (B, G+1, V) under the requests' settings."""
+    return law_from_logits(logits, temperature=requests.temperature if is_sampled else 0.0)
+
+
 def _verify(
     rule: Rule,
     draft: Draft,
-    logits: jax.Array,
+    law: Law,
     requests: Requests,
     lengths: jax.Array,
     is_sampled: bool,
 ) -> Verdict:
-    """Judge the drafts by `logits` (B, G+1, V)."""
-    num_drafts = logits.shape[1] - 1
+    """Judge the drafts by the target's laws."""
+    num_drafts = draft.tokens.shape[1]
     if not is_sampled and rule.becomes_greedy:
         rule = RULES["greedy"]
     if rule.is_keyed:
@@ -267,9 +298,15 @@ def _verify(
         accept_uniforms = _uniforms(requests.seeds, lengths, ACCEPTANCE, num_drafts)
         sample_uniforms = _uniforms(requests.seeds, lengths, DRAW, 1)[:, 0]
     step = Step(draft.tokens, draft.lengths, accept_uniforms, sample_uniforms)
-    temperature = requests.temperature if is_sampled else None if rule.is_greedy else 0.0
-    law = law_from_logits(logits, temperature=temperature)
     return rule.judge(step, draft, law, Keys(requests.seeds, lengths.astype(jnp.uint32)))
+
+
+def _judged(draft: Draft, law: Law) -> Judged:
+    padded = jnp.pad(draft.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
+    target = log_probs(law, padded).after[:, :-1]
+    if draft.probs is None:
+        return Judged(target, jnp.zeros_like(target), draft.lengths)
+    return Judged(target, log_probs(draft.probs, draft.tokens).after, draft.lengths)
 
 
 def _cut(

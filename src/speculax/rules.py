@@ -81,7 +81,7 @@ class _Given(NamedTuple):
 
     verify: Callable[..., Verdict]
 
-    def __call__(self, step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
+    def __call__(self, step: Step, draft: Draft, target: Any, keys: Keys) -> Verdict:
         return self.verify(
             step.tokens,
             draft.probs,
@@ -128,10 +128,7 @@ RULES = {
     "greedy": Rule("greedy", _greedy, is_greedy=True),
     "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
     "sampled": Rule("sampled", _sampled, is_keyed=True),
-    **{
-        name: Rule(name, _Given(verify), becomes_greedy=False)
-        for name, verify in _LOSSY.items()
-    },
+    **{name: Rule(name, _Given(verify), becomes_greedy=False) for name, verify in _LOSSY.items()},
 }
 _FUNCTIONS = {
     verify_token: RULES["token"],

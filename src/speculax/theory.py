@@ -135,6 +135,29 @@ def mean_accepted_block(ratios: ArrayLike) -> Floats:
     return total[()]
 
 
+def mean_accepted_sampled(target_probs: ArrayLike) -> Floats:
+    """Expected accepted draft tokens under sampled verification: the sum of prod target(x).
+
+    Exact for each draft, as each token is kept if the target's own draw is the same.
+
+    Args:
+        target_probs: (..., G) in [0, 1], the target's probability of each draft token given those
+            before it. Zeros fill up a shorter draft.
+
+    Returns:
+        (...), from 0 to G.
+
+    Raises:
+        ValueError: If a probability is not in [0, 1], or there is no axis of positions.
+
+    Example:
+        >>> float(mean_accepted_sampled([0.5, 0.5]))
+        0.75
+    """
+    probs = _read_rates("target_probs", target_probs)
+    return np.cumprod(_require_positions("target_probs", probs), axis=-1).sum(axis=-1)
+
+
 def speedup(
     acceptance_rates: ArrayLike, step_costs: ArrayLike, draft_cost: ArrayLike = 0.0
 ) -> NDArray[np.float64]:

@@ -10,9 +10,9 @@ import pytest
 
 import speculax as sx
 from speculax.loop import Requests, decode_chunk, prefill
-from speculax.rules import RULES
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
+from speculax.rules import RULES
 from tests import toy
 from tests.models.numpy_decoder import random_params
 
@@ -110,13 +110,14 @@ CONFIG = DecoderConfig(
     global_layers=(2,),
 )
 NUM_SLOTS = 2048
+NGRAM = sx.NGram(7)
 
 
 def num_bytes(tree):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def compile_chunk(width, batch, is_sampled, drafter=sx.NGram(7)):
+def compile_chunk(width, batch, is_sampled, drafter=NGRAM):
     """The chunk, ahead of time and without running anything: (compiled, params, cache)."""
     network = Decoder(CONFIG)
     params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, random_params(CONFIG)))

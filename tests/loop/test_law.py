@@ -229,7 +229,7 @@ def fresh_chunk(monkeypatch):
     def chunk(*args, **kwargs):
         return loop.decode_chunk.__wrapped__(*args, **kwargs)
 
-    static = ("network", "rule", "width", "is_sampled")
+    static = ("network", "rule", "width", "is_sampled", "is_recorded")
     module = importlib.import_module("speculax.generation")
     monkeypatch.setattr(module, "decode_chunk", jax.jit(chunk, static_argnames=static))
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from speculax.cli.bench_rules import rules
 from speculax.cli.check import check
 from speculax.cli.generate import generate
 from speculax.cli.info import info
@@ -19,6 +20,9 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(check)
 app.command()(info)
+bench = typer.Typer(help="Measure.", no_args_is_help=True)
+bench.command()(rules)
+app.add_typer(bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

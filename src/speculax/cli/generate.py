@@ -25,6 +25,7 @@ from speculax.cli.errors import CommandError, mendable, reported, writing
 from speculax.cli.interrupt import check
 from speculax.models.load import cache_directory
 from speculax.request import MAX_TEMPERATURE
+from speculax.rules import RULES, as_rule
 
 _SEE_HELP = "see speculax generate --help"
 
@@ -40,8 +41,16 @@ def generate(
         typer.Option(metavar="FILE", help="Read the prompt from a UTF-8 file; - is stdin."),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="The target: a known name, or the path of a .gguf file.")
-    ] = "gemma3-270m",
+        str,
+        typer.Option(help="The target: demo, gemma3-270m, or the path of a .gguf file."),
+    ] = "demo",
+    draft_model: Annotated[
+        str | None,
+        typer.Option(help="Draft with this model, such as demo-draft.", show_default="n-grams"),
+    ] = None,
+    verify: Annotated[
+        str, typer.Option(help=f"The rule that judges drafts: {', '.join(RULES)}.")
+    ] = "token",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 128,
     temperature: Annotated[
         float, typer.Option(help="0 takes the likeliest token; 1 samples the model's own law.")
@@ -49,7 +58,10 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(help="Makes a sampled text repeatable.", show_default="fresh")
     ] = None,
-    draft_length: Annotated[int, typer.Option(help="Most tokens drafted in a step.")] = 15,
+    draft_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens drafted in a step.", show_default="15; 4 with a model"),
+    ] = None,
     max_ngram: Annotated[
         int, typer.Option(help="Longest n-gram looked up in the text so far.")
     ] = 3,
@@ -70,6 +82,8 @@ def generate(
     _require(max_new_tokens >= 0, "--max-new-tokens", "at least 0", max_new_tokens)
     between = f"a number from 0 to {MAX_TEMPERATURE:.0e}"
     _require(0 <= temperature <= MAX_TEMPERATURE, "--temperature", between, temperature)
+    if draft_length is None:
+        draft_length = 15 if draft_model is None else 4
     _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
     if compare and no_draft:
@@ -80,15 +94,21 @@ def generate(
 
     _keep_compiled_programs()
     with mendable(ValueError, _SEE_HELP):
-        drafter = None if no_draft else sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
-    target = sx.load(model)
+        as_rule(verify)
+        drafter = None
+        if not no_draft and draft_model is None:
+            drafter = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
+        target = sx.load(model)
+        if not no_draft and draft_model is not None:
+            drafter = sx.DraftModel(sx.load(draft_model), draft_length)
 
-    def start(drafter: sx.NGram | None, seed: int | None) -> sx.Stream:
+    def start(drafter: sx.Drafter | None, seed: int | None) -> sx.Stream:
         with mendable(ValueError, _SEE_HELP):
             return sx.stream(
                 target,
                 text,
                 drafter=drafter,
+                verify=verify,
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
                 seed=seed,
@@ -106,7 +126,8 @@ def generate(
     if as_json:
         settings = {
             "model": model,
-            "drafter": None if no_draft else "ngram",
+            "drafter": None if no_draft else draft_model or "ngram",
+            "verify": verify,
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
             "draft_length": draft_length,
@@ -118,7 +139,7 @@ def generate(
     else:
         _say(_describe(result, temperature))
         if plain is not None:
-            _say(_describe_comparison(result, plain, temperature))
+            _say(_describe_comparison(result, plain, temperature, verify))
     if interrupted:
         raise typer.Exit(130)
 
@@ -204,7 +225,7 @@ def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Gener
 
 
 def _time_both(
-    start: Callable[[sx.NGram | None, int], sx.Stream], drafter: sx.NGram | None, seed: int
+    start: Callable[[sx.Drafter | None, int], sx.Stream], drafter: sx.Drafter | None, seed: int
 ) -> tuple[sx.Generation, sx.Generation]:
     """With and without drafts, timed after each has compiled all that it needs.
 
@@ -288,9 +309,13 @@ def _speedup(result: sx.Generation, plain: sx.Generation) -> float:
     return rate / plain_rate if plain_rate else math.nan
 
 
-def _describe_comparison(result: sx.Generation, plain: sx.Generation, temperature: float) -> str:
+def _describe_comparison(
+    result: sx.Generation, plain: sx.Generation, temperature: float, verify: str
+) -> str:
     if np.array_equal(result.tokens, plain.tokens):
         same = "same text"
+    elif verify.startswith("lossy"):
+        same = "another text, as a lossy rule may"
     elif temperature > 0:
         same = "another text, as sampling may: the law is the same"
     else:

@@ -7,7 +7,7 @@ agrees with its own first layers only if there are many of them.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,26 @@ import numpy as np
 
 from speculax.drafting import Round, check_draft_length, draft_chain
 from speculax.models.model import Model
-from speculax.types import Draft
+from speculax.types import Draft, LanguageModel
+
+
+class Layered(LanguageModel, Protocol):
+    """A language model that can be left early."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers it has."""
+        ...
+
+    def first_layers(
+        self, params: Any, cache: Any, num_layers: int
+    ) -> tuple[LanguageModel, Any, Any]:
+        """The model that ends after its first layers, with its share of parameters and cache."""
+        ...
+
+    def small_head(self, params: Any, ids: jax.Array) -> Any:
+        """Parameters for `head` that give the logits of the tokens `ids` int32 (K,) only."""
+        ...
 
 
 @partial(
@@ -27,9 +46,9 @@ from speculax.types import Draft
 class EarlyExit:
     """A drafter that draws from what the target's head says after its first layers.
 
-    For targets whose network has `first_layers` and `small_head`, as `Decoder` has. A draft token
-    costs the share of the layers, and the head: with a large vocabulary that is much of the model,
-    and a smaller head (`EarlyExit.with_vocabulary`) pays.
+    For targets whose network is `Layered`, as `Decoder` is. A draft token costs the share of the layers, and the head: with a large vocabulary that is much of
+    the model, and a smaller head (`EarlyExit.with_vocabulary`) pays. The cache of those layers is
+    copied in each step.
 
     Attributes:
         num_layers: How many layers to run, from 1.
@@ -66,7 +85,7 @@ class EarlyExit:
                 f"{ids.max()}, {len(np.unique(ids))} of {len(ids)} different."
             )
         ids = jnp.asarray(ids, jnp.int32)
-        head = target.network.small_head(target.params, ids)
+        head = cast(Layered, target.network).small_head(target.params, ids)
         return cls(num_layers, draft_length, head, ids)
 
     def check(self, target: Model) -> None:
@@ -76,7 +95,7 @@ class EarlyExit:
                 f"an EarlyExit drafter needs a network with first_layers, as Decoder has, and that "
                 f"of {target.name} has none; choose another drafter."
             )
-        most = target.network.config.num_layers
+        most = cast(Layered, target.network).num_layers
         if not 1 <= self.num_layers <= most:
             raise ValueError(
                 f"num_layers must be from 1 to the {most} layers of {target.name}, got "
@@ -90,7 +109,7 @@ class EarlyExit:
     def propose(self, state: tuple[()], round: Round) -> tuple[Draft, tuple[()]]:
         """Draw tokens one after another, each read by the first layers in a copy of their cache."""
         target, lengths = round.target, round.lengths
-        network, params, cache = target.network.first_layers(
+        network, params, cache = cast(Layered, target.network).first_layers(
             target.params, target.cache, self.num_layers
         )
         head = params if self.head is None else self.head

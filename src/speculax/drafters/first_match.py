@@ -17,9 +17,7 @@ from speculax.models.model import Model
 from speculax.types import Draft
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["first", "second"], meta_fields=[]
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["first", "second"], meta_fields=[])
 @dataclass(frozen=True, eq=False)
 class FirstMatch:
     """Drafts of `first` in the rows in which it proposes anything, else of `second`.

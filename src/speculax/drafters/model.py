@@ -128,18 +128,24 @@ class DraftModel:
             kept = lengths + i
             new = self._own(token)[:, None]
             hidden, cache = network.score(params, new, kept[:, None], network.keep(cache, kept))
-            return network.head(params, hidden[:, 0]), cache
+            return self._logits(hidden[:, 0]), cache
 
-        draft, cache = draft_chain(round, network.head(params, hidden), cache, advance, self.ids)
+        draft, cache = draft_chain(round, self._logits(hidden), cache, advance, self.ids)
         room = network.context_length + 1 - lengths
         draft = draft._replace(lengths=jnp.clip(room, 0, draft.lengths))
         return draft, Reading(cache, lengths, draft.tokens[:, : self.draft_length - 1])
+
+    def _logits(self, hidden: jax.Array) -> jax.Array:
+        """About the next token; those that the target does not have are left out."""
+        logits = self.model.network.head(self.model.params, hidden)
+        return logits if self.ids is None else jnp.where(self.ids[None] >= 0, logits, -jnp.inf)
 
     def _own(self, tokens: jax.Array) -> jax.Array:
         """The draft model's tokens for those of the target."""
         if self.ids is None:
             return tokens
-        return jnp.argmax(self.ids == tokens[..., None], axis=-1).astype(jnp.int32)
+        ids = jnp.expand_dims(self.ids, range(tokens.ndim))
+        return jnp.argmax(ids == tokens[..., None], axis=-1).astype(jnp.int32)
 
 
 def _count_known(state: Reading, round: Round) -> jax.Array:

@@ -54,6 +54,11 @@ class Decoder:
         """The most positions a sequence can have."""
         return self.config.context_length
 
+    @property
+    def num_layers(self) -> int:
+        """How many layers it has."""
+        return self.config.num_layers
+
     def init_params(self, key: jax.Array) -> dict[str, Any]:
         """Random float32 parameters to start training from."""
         config = self.config
@@ -162,7 +167,6 @@ class Decoder:
             (((hidden.ndim - 1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
-
 
     def first_layers(
         self, params: Any, cache: Cache, num_layers: int

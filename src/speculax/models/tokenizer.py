@@ -1,4 +1,7 @@
-"""Text to token ids and back: SentencePiece BPE with byte fallback, as Gemma has it."""
+"""Text to token ids and back: SentencePiece BPE with byte fallback, as Gemma has it, or byte-level.
+
+In a byte-level vocabulary (as GPT-2 has it) each byte is spelled as a printable character.
+"""
 
 import codecs
 import re
@@ -13,6 +16,11 @@ if TYPE_CHECKING:
 _SPACE = "▁"  # how the vocabulary spells a space
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+# Byte-level: printable characters of Latin-1 stand for themselves, the others for what follows it.
+_PRINTABLE = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
+}
 _DAMAGED = "download or convert the file again"
 _CONTROL, _USER_DEFINED = 3, 4  # token types in a GGUF file
 
@@ -38,6 +46,7 @@ class Tokenizer:
         self._bos = [] if bos_id is None else [bos_id]
         added = backend.get_added_tokens_decoder()
         self._special_ids = frozenset(id for id, token in added.items() if token.special)
+        self._is_byte_level = type(backend.decoder).__name__ == "ByteLevel"
 
     @classmethod
     def from_json(cls, text: bytes, bos_id: int | None) -> "Tokenizer":
@@ -78,6 +87,8 @@ class Tokenizer:
         token = self._backend.id_to_token(id)
         if token is None or id in self._special_ids:
             return b""
+        if self._is_byte_level:
+            return bytes(_BYTE_OF[character] for character in token)
         if byte := _BYTE_TOKEN.fullmatch(token):
             return bytes.fromhex(byte[1])
         return token.replace(_SPACE, " ").encode()

@@ -102,7 +102,7 @@ def fit(
     rate = optax.warmup_cosine_decay_schedule(
         0.0,
         schedule.learning_rate,
-        schedule.warmup_steps,
+        min(schedule.warmup_steps, schedule.num_steps - 1),
         schedule.num_steps,
         schedule.final_share * schedule.learning_rate,
     )
@@ -184,9 +184,7 @@ def _restore(path: Path, like: _State) -> tuple[_State, np.ndarray]:
             f"the checkpoint {path} must have the parameters that are to be trained, it has "
             "others; remove it, or choose another directory."
         )
-    restored = [
-        jnp.asarray(tensors[str(i)], leaf.dtype) for i, leaf in enumerate(leaves)
-    ]
+    restored = [jnp.asarray(tensors[str(i)], leaf.dtype) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, restored), losses
 
 

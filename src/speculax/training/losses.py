@@ -69,7 +69,7 @@ def reverse_kl(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
 
 
 def acceptance(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
-    """sum min(p, q), the chance that the token rule accepts a token drawn from the draft.
+    """Sum min(p, q), the chance that the token rule accepts a token drawn from the draft.
 
     Leviathan, Kalman, Matias (arXiv:2211.17192), corollary 3.6. To be maximised.
 
@@ -120,7 +120,7 @@ def lk(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
 def lk_hybrid(
     target_logits: jax.Array, draft_logits: jax.Array, *, decay: float = 3.0
 ) -> jax.Array:
-    """w * forward KL + (1 - w) * total variation, where w = exp(-decay * acceptance).
+    """W * forward KL + (1 - w) * total variation, where w = exp(-decay * acceptance).
 
     Starts as the first and turns into the second as the draft gets better, each position by itself;
     w is no part of the gradient. Its variance is between theirs. Samarin et al. (arXiv:2602.23881),
