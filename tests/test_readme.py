@@ -1,25 +1,32 @@
-"""The README's Python blocks run, and print what the comment beside each print says."""
+"""Python blocks in README and docs run, and print what the comment beside each print says."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/drafters.md", "docs/training.md"]
 
 
-def as_case(block: str):
-    marks = [pytest.mark.slow] if "load(" in block else []
-    return pytest.param(block, marks=marks)
+def blocks_of(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+
+
+def as_case(page: str, i: int, block: str):
+    marks = [pytest.mark.slow] if 'load("gemma' in block else []
+    return pytest.param(block, marks=marks, id=f"{page} {i}")
 
 
 def test_first_block_is_the_contract():
-    assert "verify_token(" in BLOCKS[0]
+    assert "verify_token(" in blocks_of("README.md")[0]
 
 
-@pytest.mark.parametrize("block", [as_case(block) for block in BLOCKS])
+@pytest.mark.parametrize(
+    "block", [as_case(page, i, block) for page in PAGES for i, block in enumerate(blocks_of(page))]
+)
 def test_block(block: str, capsys: pytest.CaptureFixture[str]):
-    exec(compile(block, "README.md", "exec"), {})
+    exec(compile(block, "page", "exec"), {})
     promised = re.findall(r"^print\(.*\)  # (.*)$", block, re.M)
     assert capsys.readouterr().out.splitlines() == promised

@@ -85,12 +85,23 @@ class LongMemory(Markov):
 
 @dataclass(frozen=True)
 class Layered(LongMemory):
-    """A model that says something else after its first layer: params are a table for each."""
+    """A model that says something else after its first layer: params are a table for each.
+
+    Its hidden states are vectors, 1 at the state.
+    """
 
     num_layers: int = 2
 
+    def score(self, params, tokens, positions, cache, mask=None):
+        states, cache = super().score(params, tokens, positions, cache, mask)
+        return jax.nn.one_hot(states, self.modulus), cache
+
     def head(self, params, hidden):
-        return params[self.num_layers - 1][hidden]
+        table = params[self.num_layers - 1]
+        return jax.lax.dot_general(hidden, table, (((hidden.ndim - 1,), (0,)), ((), ())))
+
+    def embed(self, params, tokens):
+        return jax.nn.one_hot(tokens, self.modulus)
 
     def first_layers(self, params, cache, num_layers):
         return replace(self, num_layers=num_layers), params, cache

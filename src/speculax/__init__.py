@@ -6,6 +6,7 @@ from speculax.drafters.early_exit import EarlyExit as EarlyExit
 from speculax.drafters.first_match import FirstMatch as FirstMatch
 from speculax.drafters.model import DraftModel as DraftModel
 from speculax.drafters.ngram import NGram as NGram
+from speculax.drafters.recurrent import RecurrentHead as RecurrentHead
 from speculax.drafting import Drafter as Drafter, Round as Round, Target as Target
 from speculax.generation import (
     Generation as Generation,

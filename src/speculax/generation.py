@@ -12,11 +12,13 @@ import numpy as np
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength, draft_widths
 from speculax.drafting import Drafter, as_pytree, check_drafter
-from speculax.loop import Report, Requests, decode_chunk, prefill
+from speculax.loop import STEPS_PER_CHUNK, Report, Requests, decode_chunk, prefill
 from speculax.models.model import Model
 from speculax.request import Prompt, Request, is_single, read_eos_ids, read_requests
 from speculax.rules import Rule, as_rule
 from speculax.stats import Stats
+
+CHUNK_SECONDS, MOST_STEPS = 0.02, 64  # chunks grow until they take so long, or have so many steps
 
 
 class NewTokens(NamedTuple):
@@ -259,6 +261,7 @@ def _run(
         clock.wait_for(state.lengths)
     for row in rows:
         row.spend(clock, is_prefill=True)
+    num_steps = STEPS_PER_CHUNK
     while any(row.is_live for row in rows):
         live = {i: row for i, row in enumerate(rows) if row.is_live}
         with Clock() as clock:
@@ -269,6 +272,7 @@ def _run(
                 state,
                 requests,
                 jnp.asarray(lengths, jnp.int32),
+                jnp.int32(num_steps),
                 network=model.network,
                 rule=rule,
                 width=min(width for width in widths if width >= max(lengths)),
@@ -279,6 +283,9 @@ def _run(
             new = [row.take(i, report) for i, row in live.items()]
         for row in live.values():
             row.spend(clock)
+        # Longer chunks save the host's time, but draft lengths adapt between them.
+        if len(widths) == 1 and not record and clock.seconds < CHUNK_SECONDS:
+            num_steps = min(2 * num_steps, MOST_STEPS)
         if report.failed.any():
             i = int(np.argmax(report.failed))
             raise FloatingPointError(

@@ -165,6 +165,7 @@ def decode_chunk(
     state: State,
     requests: Requests,
     draft_lengths: jax.Array,
+    num_steps: jax.Array,
     *,
     network: LanguageModel,
     rule: Rule,
@@ -172,7 +173,7 @@ def decode_chunk(
     is_sampled: bool,
     is_recorded: bool = False,
 ) -> tuple[State, Report]:
-    """Run `STEPS_PER_CHUNK` steps, or fewer if no row is live any more.
+    """Run `num_steps` steps, or fewer if no row is live any more.
 
     Args:
         params: The model's parameters.
@@ -180,6 +181,7 @@ def decode_chunk(
         state: Given away: its buffers are reused.
         requests: What the rows ask for.
         draft_lengths: int32 (B,), how many tokens to draft for each row, at most `width`.
+        num_steps: int32 (), at most `STEPS_PER_CHUNK` if they are recorded.
         network: The model; static.
         rule: The rule that judges drafts; static.
         width: How many draft tokens the compiled step has room for; static.
@@ -190,7 +192,7 @@ def decode_chunk(
     by_place = jnp.zeros((*zeros.shape, width), jnp.int32)
 
     def is_unfinished(carry: tuple) -> jax.Array:
-        return (carry[0] < STEPS_PER_CHUNK) & jnp.any(carry[1].live)
+        return (carry[0] < num_steps) & jnp.any(carry[1].live)
 
     def run_step(carry: tuple) -> tuple:
         i, state, counts, judged = carry
@@ -243,7 +245,7 @@ def decode_chunk(
         return new_state, _count(state.live, proposal, draft, asked, verdict, emitted), judged
 
     blank = jnp.zeros((STEPS_PER_CHUNK, *by_place.shape), jnp.float32)
-    judged = Judged(blank, blank, blank[:, :, 0].astype(jnp.int32)) if is_recorded else None
+    judged = Judged(blank, blank, jnp.zeros(blank.shape[:2], jnp.int32)) if is_recorded else None
     counts = Counts(zeros, by_place, by_place, zeros, zeros)
     carry = jnp.int32(0), state, counts, judged
     _, state, counts, judged = jax.lax.while_loop(is_unfinished, run_step, carry)

@@ -85,7 +85,7 @@ class Estimate(NamedTuple):
 
 def record(
     model: Model,
-    prompts: list[str],
+    prompts: list[Any],
     drafter: Drafter,
     *,
     max_new_tokens: int,

@@ -74,8 +74,9 @@ def test_the_options_reach_generate():
     assert shown["stop_reason"] == expected.stop_reason
     assert shown["stats"]["drafted"] == expected.stats.drafted > 0
     assert shown["settings"] == {
-        "model": "gemma3-270m",
+        "model": "demo",
         "drafter": "ngram",
+        "verify": "token",
         "max_new_tokens": 50,
         "temperature": 0.7,
         "draft_length": 2,

@@ -142,6 +142,7 @@ def compile_chunk(width, batch, is_sampled, drafter=NGRAM):
         state,
         requests,
         integers,
+        jax.ShapeDtypeStruct((), jnp.int32),
         network=network,
         rule=RULES["token"],
         width=width,

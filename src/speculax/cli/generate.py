@@ -95,12 +95,13 @@ def generate(
     _keep_compiled_programs()
     with mendable(ValueError, _SEE_HELP):
         as_rule(verify)
-        drafter = None
-        if not no_draft and draft_model is None:
-            drafter = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
-        target = sx.load(model)
-        if not no_draft and draft_model is not None:
-            drafter = sx.DraftModel(sx.load(draft_model), draft_length)
+        ngram = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
+    target = sx.load(model)
+    drafter: sx.Drafter | None = None if no_draft else ngram
+    if draft_model is not None and not no_draft:
+        draft = sx.load(draft_model)
+        with mendable(ValueError, _SEE_HELP):
+            drafter = sx.DraftModel(draft, draft_length)
 
     def start(drafter: sx.Drafter | None, seed: int | None) -> sx.Stream:
         with mendable(ValueError, _SEE_HELP):

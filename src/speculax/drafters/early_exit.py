@@ -46,9 +46,9 @@ class Layered(LanguageModel, Protocol):
 class EarlyExit:
     """A drafter that draws from what the target's head says after its first layers.
 
-    For targets whose network is `Layered`, as `Decoder` is. A draft token costs the share of the layers, and the head: with a large vocabulary that is much of
-    the model, and a smaller head (`EarlyExit.with_vocabulary`) pays. The cache of those layers is
-    copied in each step.
+    For targets whose network is `Layered`, as `Decoder` is. A draft token costs the share of the
+    layers, and the head: with a large vocabulary that is much of the model, and a smaller head
+    (`EarlyExit.with_vocabulary`) pays. The cache of those layers is copied in each step.
 
     Attributes:
         num_layers: How many layers to run, from 1.

@@ -144,7 +144,7 @@ class Decoder:
         )
         # Built once, not again in each layer.
         local, distant = jax.lax.optimization_barrier((local, distant))
-        hidden = params["embedding"][tokens] * jnp.float32(config.embed_scale)
+        hidden = self.embed(params, tokens)
         layers = []
         for i, (layer, slots) in enumerate(zip(params["layers"], cache.layers, strict=True)):
             reach = distant if i in config.global_layers else local
@@ -167,6 +167,10 @@ class Decoder:
             (((hidden.ndim - 1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
+
+    def embed(self, params: Any, tokens: jax.Array) -> jax.Array:
+        """What `tokens` (...) are read as, float32 (..., D)."""
+        return params["embedding"][tokens] * jnp.float32(self.config.embed_scale)
 
     def first_layers(
         self, params: Any, cache: Cache, num_layers: int

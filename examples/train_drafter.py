@@ -1,0 +1,205 @@
+"""Train a drafter for Gemma 3 270M on this machine, from texts that the model itself writes.
+
+    python examples/train_drafter.py build/drafter
+
+writes the drafter to `build/drafter/drafter.safetensors` and reports what it is worth; on two cores
+all of it takes up to an hour and a half, and goes on where it was broken off. The drafter is a
+recurrent head on the hidden states of Gemma with a reduced vocabulary (`speculax.RecurrentHead`).
+
+Nothing of it is part of this repository: under the Gemma Terms of Use a model trained on Gemma's
+outputs to imitate it is a Model Derivative, and those who pass one on must pass on the terms.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+import speculax as sx
+from speculax.drafters.recurrent import advance_hidden, init_params
+from speculax.training import Schedule, fit, losses
+
+LENGTH, AT_ONCE = 160, 16  # tokens of a text, and texts that are sampled together
+UNROLL = 3  # steps of the head that are trained, from each position
+INNER, NUM_LAYERS = 1024, 2
+TEMPERATURE = 0.8  # the head is trained for texts at this temperature
+PROMPTS = Path(__file__).parents[1] / "benchmarks" / "prompts" / "open_ended.jsonl"
+
+
+def sample_texts(target: sx.Model, num: int, path: Path) -> np.ndarray:
+    """Texts of the target from nothing, int32 (num, LENGTH), BOS included."""
+    done = list(np.load(path)) if path.exists() else []
+    start = target.tokenizer.encode("")
+    while len(done) < num:
+        results = sx.generate(
+            target,
+            [start] * AT_ONCE,
+            max_new_tokens=LENGTH - len(start),
+            temperature=TEMPERATURE,
+            seed=range(len(done), len(done) + AT_ONCE),
+            eos_ids=(),
+        )
+        done += [np.append(start, result.tokens).astype(np.int32) for result in results]
+        np.save(path, np.stack(done))
+        print(f"sampled {len(done)} of {num} texts", file=sys.stderr)
+    return np.stack(done)[:num]
+
+
+def read_hidden(target: sx.Model, texts: np.ndarray, path: Path) -> np.ndarray:
+    """The target's hidden states along the texts, float16 (num, LENGTH, D)."""
+    if path.exists():
+        return np.load(path)
+
+    @jax.jit
+    def read(tokens: jax.Array) -> jax.Array:
+        positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), tokens.shape)
+        cache = target.network.init_cache(tokens.shape[0], LENGTH)
+        hidden = target.network.score(target.params, tokens, positions, cache)[0]
+        scale = jax.lax.rsqrt(jnp.mean(hidden * hidden, axis=-1, keepdims=True) + 1e-6)
+        return (hidden * scale).astype(jnp.float16)  # the head is blind to their length
+
+    parts = [read(jnp.asarray(texts[i : i + AT_ONCE])) for i in range(0, len(texts), AT_ONCE)]
+    hidden = np.concatenate([np.asarray(part) for part in parts])
+    np.save(path, hidden)
+    return hidden
+
+
+def choose_vocabulary(texts: np.ndarray, size: int) -> np.ndarray:
+    """The tokens that the texts have most often; then those of the lowest ids, which are short."""
+    ids, counts = np.unique(texts[:, 1:], return_counts=True)
+    often = ids[np.argsort(-counts, kind="stable")]
+    rest = np.setdiff1d(np.arange(size), often)
+    return np.concatenate([often, rest])[:size].astype(np.int32)
+
+
+def make_loss(target: sx.Model, head: dict) -> Callable[[dict, tuple], jax.Array]:
+    """The mean loss of UNROLL steps of the head from every position of a batch of texts.
+
+    The laws are those over the reduced vocabulary, renormalised, at the texts' temperature.
+    """
+    network = target.network
+    length = LENGTH - UNROLL - 1
+
+    def loss(params: dict, batch: tuple) -> jax.Array:
+        tokens, hidden = batch[0], batch[1].astype(jnp.float32)
+        state, total = hidden[:, :length], 0.0
+        for step in range(1, UNROLL + 1):
+            read = jax.lax.slice_in_dim(tokens, step, step + length, axis=1)
+            reached = jax.lax.slice_in_dim(hidden, step, step + length, axis=1)
+            state = advance_hidden(params, state, network.embed(target.params, read))
+            total += jnp.mean(
+                losses.lk_hybrid(
+                    network.head(head, reached) / TEMPERATURE,
+                    network.head(head, state) / TEMPERATURE,
+                )
+            )
+        return total / UNROLL
+
+    return loss
+
+
+def train(target: sx.Model, options: argparse.Namespace) -> sx.RecurrentHead:
+    directory = options.directory
+    texts = sample_texts(target, options.texts, directory / "texts.npy")
+    hidden = read_hidden(target, texts, directory / "hidden.npy")
+    ids = choose_vocabulary(texts, options.vocabulary)
+    head = target.network.small_head(target.params, jnp.asarray(ids))
+
+    def batch_of(i: int) -> tuple[np.ndarray, np.ndarray]:
+        picks = np.random.default_rng([options.seed, i]).integers(0, len(texts), options.batch)
+        return texts[picks], hidden[picks]
+
+    result = fit(
+        make_loss(target, head),
+        init_params(jax.random.key(options.seed), hidden.shape[-1], INNER, NUM_LAYERS),
+        batch_of,
+        Schedule(options.steps, learning_rate=2e-3, weight_decay=0.02),
+        directory=directory,
+        save_every=50,
+    )
+    leaves, _ = jax.tree.flatten(result.params)
+    tensors = {f"{i:02d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    save_file(tensors | {"ids": ids}, directory / "drafter.safetensors")
+    return sx.RecurrentHead.create(target, result.params, ids)
+
+
+def load(target: sx.Model, path: Path, draft_length: int = 2) -> sx.RecurrentHead:
+    """The drafter in a file that `train` wrote."""
+    tensors = load_file(path)
+    ids = tensors.pop("ids")
+    width = target.network.config.hidden_size
+    like = jax.eval_shape(
+        partial(init_params, width=width, inner=INNER, num_layers=NUM_LAYERS), jax.random.key(0)
+    )
+    leaves = [jnp.asarray(tensors[name]) for name in sorted(tensors)]
+    params = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return sx.RecurrentHead.create(target, params, ids, draft_length)
+
+
+def report(target: sx.Model, drafter: sx.RecurrentHead, repeats: int) -> None:
+    """Acceptance, block efficiency and tokens per second on prompts that it was not trained on."""
+    prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
+    heads = {
+        length: sx.RecurrentHead(drafter.params, drafter.head, drafter.ids, length)
+        for length in (1, 2, 3, 4)
+    }
+    for temperature in (0.0, TEMPERATURE, 1.0):
+        ways = {"plain": (None, "token"), "n-gram": (sx.NGram(), "token")}
+        ways |= {
+            f"head, {n}, {rule}": (heads[n], rule) for n in heads for rule in ("token", "block")
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        counts = {name: np.zeros(4) for name in ways}
+        for repeat in range(repeats + 1):  # the first compiles
+            for i, prompt in enumerate(prompts):
+                for name in random.sample(list(ways), len(ways)):
+                    way, rule = ways[name]
+                    stats = sx.generate(
+                        target,
+                        prompt,
+                        drafter=way,
+                        verify=rule,
+                        max_new_tokens=128,
+                        temperature=temperature,
+                        seed=100 * repeat + i,
+                        eos_ids=(),
+                    ).stats
+                    if repeat:
+                        times[name].append(stats.decode_seconds / stats.emitted)
+                        counts[name] += stats.drafted, stats.accepted, stats.emitted, stats.steps
+        plain = np.reshape(times["plain"], (repeats, -1))
+        print(f"temperature {temperature}: acceptance, block efficiency, speed-up (median)")
+        for name in ways:
+            drafted, accepted, emitted, steps = counts[name]
+            speedup = np.median(plain / np.reshape(times[name], (repeats, -1)))
+            print(
+                f"  {name:<16} {accepted / max(drafted, 1):.3f} {emitted / steps:.2f} {speedup:.2f}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--texts", type=int, default=1536)
+    parser.add_argument("--vocabulary", type=int, default=12_288)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--model", default="gemma3-270m")
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    target = sx.load(options.model)
+    report(target, train(target, options), options.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Drafting with a small recurrent head on the target's hidden states.
+
+The head starts from the hidden state that the last committed token was drawn from, reads that
+token, predicts the next one, and so on: a few matrices a token, and no cache. In the spirit of Li
+et al., "EAGLE" (arXiv:2401.15077), whose head has attention, and Cheng et al., "Recurrent drafter"
+(arXiv:2403.09919). The tokens it can propose are a small part of the vocabulary, as in Zhao et al.,
+"FR-Spec" (arXiv:2502.14856): the output matrix is most of the cost.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+
+from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.models.model import Model
+from speculax.types import Draft, LanguageModel
+
+_EPS = 1e-6
+
+
+class Embedding(LanguageModel, Protocol):
+    """A language model that shows how it reads tokens."""
+
+    def embed(self, params: Any, tokens: jax.Array) -> jax.Array:
+        """What `tokens` (...) are read as, float32 (..., D)."""
+        ...
+
+    def small_head(self, params: Any, ids: jax.Array) -> Any:
+        """Parameters for `head` that give the logits of the tokens `ids` int32 (K,) only."""
+        ...
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "head", "ids"],
+    meta_fields=["draft_length"],
+)
+@dataclass(frozen=True, eq=False)
+class RecurrentHead:
+    """A drafter trained for one target, whose hidden states it continues.
+
+    Make one with `RecurrentHead.create` and train `params` (`examples/train_drafter.py`).
+
+    Attributes:
+        params: Its matrices, see `init_params`.
+        head: Parameters of the target's head over the tokens it can propose.
+        ids: int32 (K,), those tokens.
+        draft_length: The number of tokens proposed in every step, from 1 to 512.
+    """
+
+    params: Any
+    head: Any
+    ids: jax.Array
+    draft_length: int = 2
+
+    always_drafts = True
+
+    def __post_init__(self) -> None:
+        check_draft_length(self)
+
+    @classmethod
+    def create(cls, target: Model, params: Any, ids: Any, draft_length: int = 2) -> "RecurrentHead":
+        """The drafter with the target's own head, cut to the tokens `ids` int (K,)."""
+        ids = jnp.asarray(ids, jnp.int32)
+        head = cast(Embedding, target.network).small_head(target.params, ids)
+        return cls(params, head, ids, draft_length)
+
+    def check(self, target: Model) -> None:
+        """Raise ValueError if it was made for hidden states of another width."""
+        network = target.network
+        if not hasattr(network, "embed"):
+            raise ValueError(
+                f"a RecurrentHead needs a network with embed, as Decoder has, and that of "
+                f"{target.name} has none; choose another drafter."
+            )
+        tokens = jax.ShapeDtypeStruct((1,), jnp.int32)
+        width = jax.eval_shape(cast(Embedding, network).embed, target.params, tokens).shape[-1]
+        wanted = self.params["layers"][0]["mix"].shape[0] // 2
+        if width != wanted:
+            raise ValueError(
+                f"the RecurrentHead was trained for hidden states of width {wanted}, those of "
+                f"{target.name} have width {width}; train one for it."
+            )
+
+    def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[()]:
+        """No state: it starts from the target's hidden states."""
+        return ()
+
+    def propose(self, state: tuple[()], round: Round) -> tuple[Draft, tuple[()]]:
+        """Draw tokens one after another."""
+        target = round.target
+        network = cast(Embedding, target.network)
+
+        def advance(
+            hidden: jax.Array, token: jax.Array, i: jax.Array | int
+        ) -> tuple[jax.Array, jax.Array]:
+            hidden = advance_hidden(self.params, hidden, network.embed(target.params, token))
+            return network.head(self.head, hidden), hidden
+
+        logits, hidden = advance(target.hidden, round.pending, 0)
+        draft, _ = draft_chain(round, logits, hidden, advance, self.ids)
+        return draft, state
+
+
+def init_params(key: jax.Array, width: int, inner: int, num_layers: int = 1) -> dict[str, Any]:
+    """Parameters to start training from: at first a hidden state is passed on as it is.
+
+    Args:
+        key: Of `jax.random`.
+        width: The target's D.
+        inner: The width inside a layer.
+        num_layers: One or two; each takes another inner width.
+    """
+    layers = []
+    for i, layer_key in enumerate(jax.random.split(key, num_layers)):
+        rows = 2 * width if i == 0 else width
+        mix = jax.random.normal(layer_key, (rows, 2 * inner), jnp.float32) * rows**-0.5
+        layers.append({"mix": mix, "down": jnp.zeros((inner, width), jnp.float32)})
+    return {"layers": layers, "skip": jnp.ones((width,), jnp.float32)}
+
+
+def advance_hidden(params: dict[str, Any], hidden: jax.Array, embedded: jax.Array) -> jax.Array:
+    """The hidden state (..., D) after a token, from that before it and the token's embedding."""
+    x = jnp.concatenate([_normalize(hidden), _normalize(embedded)], axis=-1)
+    hidden = _normalize(hidden) * jnp.expand_dims(params["skip"], range(hidden.ndim - 1))
+    for layer in params["layers"]:
+        gate, up = jnp.split(x @ layer["mix"], 2, axis=-1)
+        hidden += (jax.nn.gelu(gate, approximate=True) * up) @ layer["down"]
+        x = _normalize(hidden)
+    return hidden
+
+
+def _normalize(x: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + _EPS)

@@ -1,0 +1,72 @@
+"""The record of a run: the probabilities of all draft tokens, as the rule saw them."""
+
+import numpy as np
+import pytest
+
+import speculax as sx
+from tests import toy
+
+NETWORK = toy.Markov()
+LOGITS = toy.random_logits(NETWORK)
+DRAFT = toy.softmax(0.5 * toy.random_logits(NETWORK, seed=1)).astype(np.float32)
+
+
+def run(drafter, temperature=0.7, record=True, **kwargs):
+    return sx.generate(
+        toy.model(NETWORK, LOGITS),
+        [[1], [2]],
+        drafter=drafter,
+        max_new_tokens=[30, 7],
+        temperature=temperature,
+        seed=[4, 5],
+        record=record,
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("verify", ["token", "block", "coupled"])
+def test_accepted_tokens_have_the_probabilities_recorded(verify):
+    target = toy.softmax(LOGITS / 0.7)
+    drafter = toy.sampling_drafter(DRAFT)
+    for start, result in zip((1, 2), run(drafter, verify=verify), strict=True):
+        record = result.record
+        assert record.target_probs.shape == record.draft_probs.shape == (result.stats.steps, 3)
+        text, place = [start, *result.tokens.tolist()], 0
+        for p, q in zip(record.target_probs, record.draft_probs, strict=True):
+            for i in range(3):
+                if place >= len(result.accepted) or not result.accepted[place]:
+                    break
+                before, token = text[place], text[place + 1]
+                np.testing.assert_allclose(p[i], target[before, token], rtol=1e-5)
+                np.testing.assert_allclose(q[i], DRAFT[before, token], rtol=1e-5)
+                place += 1
+            place += 1
+
+
+def test_refused_tokens_are_in_it_too_and_nothing_behind_the_end_of_a_draft():
+    [result, _] = run(toy.sampling_drafter(DRAFT))
+    drafted = np.sum(result.record.draft_probs > 0)
+    assert drafted == result.stats.drafted > result.stats.accepted
+
+
+def test_deterministic_drafts_have_probability_one():
+    for result in run(toy.perfect_drafter(LOGITS)):
+        assert set(np.unique(result.record.draft_probs)) <= {0.0, 1.0}
+        assert (result.record.target_probs[result.record.draft_probs > 0] > 0).all()
+
+
+def test_greedy_rows_accept_what_has_probability_one():
+    for result in run(toy.perfect_drafter(LOGITS), temperature=0.0):
+        assert (result.record.target_probs == result.record.draft_probs).all()
+
+
+def test_a_record_changes_nothing_and_is_not_made_unasked():
+    drafter = toy.sampling_drafter(DRAFT)
+    for result, other in zip(run(drafter), run(drafter, record=False), strict=True):
+        np.testing.assert_array_equal(result.tokens, other.tokens)
+        assert other.record is None
+
+
+def test_plain_decoding_has_an_empty_record():
+    for result in run(None):
+        assert result.record.target_probs.shape == (result.stats.steps, 0)
