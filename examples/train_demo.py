@@ -15,7 +15,9 @@ import math
 import platform
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -99,12 +101,16 @@ TARGET = config(hidden_size=192, num_layers=7, mlp_size=512)
 DRAFT = config(hidden_size=128, num_layers=1, mlp_size=384)
 
 
-def logits_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array:
-    """Float32 (B, T, V), about the token after each."""
+def hidden_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array:
+    """Hidden states float32 (B, T, D)."""
     batch, length = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
-    hidden, _ = network.score(params, tokens, positions, network.init_cache(batch, length))
-    return network.head(params, hidden)
+    return network.score(params, tokens, positions, network.init_cache(batch, length))[0]
+
+
+def logits_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array:
+    """Float32 (B, T, V), about the token after each."""
+    return network.head(params, hidden_along(network, params, tokens))
 
 
 def windows(ids: np.ndarray, seed: int, num: int, length: int) -> np.ndarray:
@@ -150,26 +156,38 @@ def sample_texts(target: sx.Model, ids: np.ndarray, num: int, seed: int) -> np.n
     return np.stack(texts).astype(np.int32)
 
 
-def train_draft(target: sx.Model, texts: np.ndarray, options: argparse.Namespace) -> dict:
+def read_texts(target: sx.Model, texts: np.ndarray) -> np.ndarray:
+    """The target's hidden states along its texts, float16 (num, WINDOW, D): read only once."""
+    read = jax.jit(partial(hidden_along, target.network, target.params))
+    pieces = [read(texts[i : i + BATCH_SIZE]) for i in range(0, len(texts), BATCH_SIZE)]
+    return np.concatenate([np.asarray(piece, np.float16) for piece in pieces])
+
+
+def train_draft(
+    target: sx.Model,
+    texts: np.ndarray,
+    hidden: np.ndarray,
+    loss_of: Callable,
+    schedule: Schedule,
+    seed: int,
+    directory: Path | None = None,
+) -> dict:
+    """The draft's parameters; `loss_of(target_logits, draft_logits, tokens)` is to be small."""
     network = Decoder(DRAFT)
+    read = slice(PROMPT - 1, -1)  # the positions whose next token the target drew
 
     def loss(params, batch):
-        wanted = logits_along(target.network, target.params, batch)[:, PROMPT - 1 :]
-        given = logits_along(network, params, batch)[:, PROMPT - 1 :]
-        return jnp.mean(losses.lk_hybrid(wanted, given))
+        tokens, hidden = batch
+        wanted = target.network.head(target.params, hidden[:, read].astype(jnp.float32))
+        given = logits_along(network, params, tokens)[:, read]
+        return jnp.mean(loss_of(wanted, given, tokens[:, PROMPT:]))
 
     def batch_of(i):
-        rng = np.random.default_rng([options.seed, i])
-        return texts[rng.integers(0, len(texts), BATCH_SIZE)]
+        picks = np.random.default_rng([seed, i]).integers(0, len(texts), BATCH_SIZE)
+        return texts[picks], hidden[picks]
 
-    return fit(
-        loss,
-        network.init_params(jax.random.key(options.seed + 1)),
-        batch_of,
-        Schedule(options.draft_steps, learning_rate=4e-3),
-        directory=options.directory / "draft",
-        save_every=100,
-    ).params
+    params = network.init_params(jax.random.key(seed + 1))
+    return fit(loss, params, batch_of, schedule, directory=directory, save_every=100).params
 
 
 def save(path: Path, config: DecoderConfig, params: dict, info: dict) -> None:
@@ -185,7 +203,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="for the pair, and checkpoints on the way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-steps", type=int, default=2000)
-    parser.add_argument("--draft-steps", type=int, default=1500)
+    parser.add_argument("--draft-steps", type=int, default=3000)
     parser.add_argument("--texts", type=int, default=4096, help="sampled to train the draft on")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
@@ -216,7 +234,16 @@ def main() -> None:
     path = options.directory / "texts.npy"
     if not path.exists():
         np.save(path, sample_texts(target, ids, options.texts, options.seed))
-    draft_params = train_draft(target, np.load(path), options)
+    texts = np.load(path)
+    draft_params = train_draft(
+        target,
+        texts,
+        read_texts(target, texts),
+        lambda wanted, given, tokens: losses.lk_hybrid(wanted, given),
+        Schedule(options.draft_steps, learning_rate=4e-3),
+        options.seed,
+        options.directory / "draft",
+    )
     save(options.directory / "demo-draft.safetensors", DRAFT, draft_params, info)
     report(target, sx.Model(Decoder(DRAFT), draft_params), held_out_ids)
 
