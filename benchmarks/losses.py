@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 import train_demo as demo
 
 LENGTH = 8  # of the drafts that are judged
-T_QUANTILE = {4: 2.776, 2: 4.303}  # Student's t at 97.5 %, by degrees of freedom
+T_QUANTILE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262}  # Student's, 97.5 %
 HELD_OUT = 256  # texts
 
 
@@ -49,14 +49,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, choices=[n + 1 for n in T_QUANTILE])
     parser.add_argument("--only", nargs="+", choices=LOSSES, default=list(LOSSES))
     options = parser.parse_args()
     print(describe("jax", "jaxlib", "numpy", "optax", "speculax"))
     tensors = load_file(options.directory / "demo.safetensors")
     arrays = {name: jnp.asarray(x, jnp.float32) for name, x in tensors.items()}
     target = sx.Model(Decoder(demo.TARGET), nested(arrays, demo.TARGET.num_layers))
-    texts = np.load(options.directory / "texts.npy")
+    texts = np.load(demo.texts_path(options.directory, 4096, 0))
     hidden = demo.read_texts(target, texts)
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in options.only}
     for seed in range(options.seeds):
@@ -73,13 +73,15 @@ def main() -> None:
             token, block = results[name][-1]
             print(f"seed {seed}, {name}: {token:.3f} {block:.3f}", file=sys.stderr, flush=True)
     print(f"{options.steps} steps, {options.seeds} seeds, drafts of {LENGTH}: block efficiency")
-    print(f"{'loss':<26}{'token rule':>12}{'less forward_kl':>26}{'block rule':>12}{'':>26}")
+    print(
+        f"{'loss':<26}{'token rule':>12}{f'less {options.only[0]}':>26}{'block rule':>12}{'':>26}"
+    )
     for name, values in results.items():
         line = f"{name:<26}"
         for rule in range(2):
             mine = np.array(values)[:, rule]
             gain = mine - np.array(results[options.only[0]])[:, rule]
-            error = T_QUANTILE.get(len(gain) - 1, 2.0) * gain.std(ddof=1) / np.sqrt(len(gain))
+            error = T_QUANTILE[len(gain) - 1] * gain.std(ddof=1) / np.sqrt(len(gain))
             line += f"{mine.mean():>12.3f}{f'{gain.mean():+.3f} +- {error:.3f}':>26}"
         print(line)
 

@@ -136,6 +136,10 @@ def train_target(ids: np.ndarray, options: argparse.Namespace) -> dict:
     ).params
 
 
+def texts_path(directory: Path, num: int, seed: int) -> Path:
+    return directory / f"texts-{num}-{seed}.npy"  # of the target in the same directory
+
+
 def sample_texts(target: sx.Model, ids: np.ndarray, num: int, seed: int) -> np.ndarray:
     """What the target makes of beginnings from the corpus, int32 (num, WINDOW)."""
     prompts = windows(ids, seed, num, PROMPT)
@@ -231,7 +235,7 @@ def main() -> None:
     target_params = train_target(ids, options)
     save(options.directory / "demo.safetensors", TARGET, target_params, info)
     target = sx.Model(Decoder(TARGET), target_params)
-    path = options.directory / "texts.npy"
+    path = texts_path(options.directory, options.texts, options.seed)
     if not path.exists():
         np.save(path, sample_texts(target, ids, options.texts, options.seed))
     texts = np.load(path)

@@ -34,7 +34,7 @@ TEMPERATURE = 0.8  # the head is trained for texts at this temperature
 PROMPTS = Path(__file__).parents[1] / "benchmarks" / "prompts" / "open_ended.jsonl"
 
 
-def sample_texts(target: sx.Model, num: int, path: Path) -> np.ndarray:
+def sample_texts(target: sx.Model, num: int, path: Path, first_seed: int) -> np.ndarray:
     """Texts of the target from nothing, int32 (num, LENGTH), BOS included."""
     done = list(np.load(path)) if path.exists() else []
     start = target.tokenizer.encode("")
@@ -44,7 +44,7 @@ def sample_texts(target: sx.Model, num: int, path: Path) -> np.ndarray:
             [start] * AT_ONCE,
             max_new_tokens=LENGTH - len(start),
             temperature=TEMPERATURE,
-            seed=range(len(done), len(done) + AT_ONCE),
+            seed=range(first_seed + len(done), first_seed + len(done) + AT_ONCE),
             eos_ids=(),
         )
         done += [np.append(start, result.tokens).astype(np.int32) for result in results]
@@ -108,8 +108,10 @@ def make_loss(target: sx.Model, head: dict) -> Callable[[dict, tuple], jax.Array
 
 def train(target: sx.Model, options: argparse.Namespace) -> sx.RecurrentHead:
     directory = options.directory
-    texts = sample_texts(target, options.texts, directory / "texts.npy")
-    hidden = read_hidden(target, texts, directory / "hidden.npy")
+    texts = sample_texts(
+        target, options.texts, directory / f"texts-{options.seed}.npy", 10**6 * options.seed
+    )
+    hidden = read_hidden(target, texts, directory / f"hidden-{options.texts}-{options.seed}.npy")
     ids = choose_vocabulary(texts, options.vocabulary)
     head = target.network.small_head(target.params, jnp.asarray(ids))
 

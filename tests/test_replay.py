@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import speculax as sx
-from speculax.replay import Recording, difference, record, replay
+from speculax.replay import Recording, record, replay
 from tests import toy
 
 NETWORK = toy.Markov()
@@ -39,7 +39,7 @@ def test_what_a_rule_is_said_to_keep_is_what_it_keeps_when_it_is_run(rule, recor
 def test_the_order_of_the_rules(recording):
     estimates = {rule: estimate.mean for rule, estimate in replay(recording).items()}
     assert estimates["sampled"] < estimates["token"] < estimates["block"] < estimates["ideal"] < 3
-    gain = difference(recording, "block", "token")
+    gain = replay(recording)["block less token"]
     np.testing.assert_allclose(gain.mean, estimates["block"] - estimates["token"])
     assert 0 < gain.low < gain.mean < gain.high
 
@@ -70,6 +70,7 @@ def test_other_files_are_no_records(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     (tmp_path / "text").write_text("hello")
     (tmp_path / "empty").write_bytes(b"")
-    for name in ("other.npz", "text", "empty"):
+    (tmp_path / "cut").write_bytes((tmp_path / "other.npz").read_bytes()[:100])
+    for name in ("other.npz", "text", "empty", "cut"):
         with pytest.raises(ValueError, match="must be a record made by --record"):
             Recording.load(tmp_path / name)

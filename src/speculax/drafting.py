@@ -101,6 +101,33 @@ def check_draft_length(drafter: Any, least: int = 1) -> None:
     object.__setattr__(drafter, "draft_length", int(length))
 
 
+def check_ids(ids: Any, num_entries: int, target: Any) -> None:
+    """Raise ValueError unless ids say which token of the `Model` target each entry stands for.
+
+    Args:
+        ids: int (K,), -1 for none, no token twice.
+        num_entries: K.
+        target: The target.
+    """
+    ids, size = np.asarray(ids), target.network.vocab_size
+    if ids.shape != (num_entries,) or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"ids must be integers of shape ({num_entries},), one for each token that can be "
+            f"proposed, got {ids.dtype} {ids.shape}."
+        )
+    taken = ids[ids >= 0]
+    if len(taken) == 0 or taken.max() >= size:
+        raise ValueError(
+            f"ids must be tokens of {target.name}, from 0 to {size - 1}, or -1 for none, got "
+            f"{taken.max() if len(taken) else 'only -1'}."
+        )
+    if len(np.unique(taken)) < len(taken):
+        raise ValueError(
+            "ids must name a token of the target at most once, or the law of the draft would not "
+            "be what was drawn from; use -1 for none."
+        )
+
+
 class Drafter(Protocol):
     """A cheap proposer; hashable and static, or a pytree whose arrays are traced.
 
@@ -149,8 +176,26 @@ def from_pytree(drafter: Any) -> Any:
 
 def check_drafter(drafter: Any, target: Any) -> None:
     """Raise ValueError if this is no drafter, or not one for the `Model` target."""
-    if isinstance(drafter, type) or not hasattr(drafter, "propose"):
-        raise ValueError(f"drafter must be None or a drafter such as NGram(), got {drafter!r}.")
+    parts = ("draft_length", "init", "propose")
+    if isinstance(drafter, type) or not all(hasattr(drafter, part) for part in parts):
+        raise ValueError(
+            f"drafter must be None or a drafter such as NGram(), with {', '.join(parts)}, got "
+            f"{drafter!r}."
+        )
+    length = drafter.draft_length
+    if not isinstance(length, int | np.integer) or not 0 <= length <= MAX_DRAFT_LENGTH:
+        raise ValueError(
+            f"a drafter's draft_length must be an integer from 0 to {MAX_DRAFT_LENGTH}, got "
+            f"{length!r}."
+        )
+    if jax.tree_util.all_leaves([drafter]):
+        try:
+            hash(drafter)
+        except TypeError:
+            raise ValueError(
+                f"a drafter must be hashable, or a pytree if it has arrays, and {drafter!r} is "
+                "neither; register it with jax.tree_util.register_dataclass."
+            ) from None
     if hasattr(drafter, "check"):
         drafter.check(target)
 

@@ -41,11 +41,13 @@ class Record(NamedTuple):
     Attributes:
         target_probs: float32 (steps, G), under the target; 0 behind a draft's end.
         draft_probs: float32 (steps, G), under the law each was drawn from, 1 for deterministic
-            drafts; 0 behind a draft's end.
+            drafts and where the rule does not ask for the law; 0 behind a draft's end.
+        accepted: int32 (steps,), how many were kept.
     """
 
     target_probs: np.ndarray
     draft_probs: np.ndarray
+    accepted: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +117,11 @@ def generate(
 ) -> Generation | list[Generation]:
     """Continue prompts with a model, faster if a drafter guesses well.
 
-    Lossless: the new tokens follow the model's law at the given temperature exactly, whatever the
-    drafter proposes; greedy rows (temperature 0) get the tokens of plain greedy decoding, up to
-    rounding where two logits are a tie. The loop runs on device and shows the host a few steps at a
-    time. What a request gets depends on its own prompt and settings alone, not on its neighbours.
+    Under a lossless rule the new tokens follow the model's law at the given temperature exactly,
+    whatever the drafter proposes; greedy rows (temperature 0) get the tokens of plain greedy
+    decoding, up to rounding where two logits are a tie. The loop runs on device and shows the host
+    a few steps at a time. What a request gets depends on its own prompt and settings alone, not on
+    its neighbours.
 
     The first call for a number of prompts and a range of lengths compiles; later ones do not.
 
@@ -380,8 +383,8 @@ class _Row:
             return np.pad(probs, ((0, 0), (0, num_places - logs.shape[1])))
 
         parts = [
-            (widen(target, lengths), widen(draft, lengths))
-            for target, draft, lengths in self._judged
+            (widen(target, lengths), widen(draft, lengths), accepted)
+            for target, draft, lengths, accepted in self._judged
         ]
         return Record(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 

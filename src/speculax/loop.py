@@ -94,11 +94,13 @@ class Judged(NamedTuple):
         target_log_probs: float32 (STEPS_PER_CHUNK, B, G), of each draft token.
         draft_log_probs: The same, under the law it was drawn from; 0 for deterministic drafts.
         lengths: int32 (STEPS_PER_CHUNK, B), how many draft tokens there were.
+        accepted: int32 (STEPS_PER_CHUNK, B), how many were kept.
     """
 
     target_log_probs: jax.Array
     draft_log_probs: jax.Array
     lengths: jax.Array
+    accepted: jax.Array
 
 
 class Report(NamedTuple):
@@ -227,8 +229,8 @@ def decode_chunk(
         hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
         law = _law(network.head(params, hidden), requests, is_sampled)
         verdict = _verify(rule, draft, law, requests, lengths, is_sampled)
-        judged = _judged(draft, law) if is_recorded else None
         verdict, live, failed = _cut(verdict, state, requests)
+        judged = _judged(draft, law, verdict) if is_recorded else None
 
         kept = verdict["num_accepted"]
         emitted = jnp.sum(verdict["tokens"] != NO_TOKEN, axis=1, dtype=jnp.int32)
@@ -245,7 +247,8 @@ def decode_chunk(
         return new_state, _count(state.live, proposal, draft, asked, verdict, emitted), judged
 
     blank = jnp.zeros((STEPS_PER_CHUNK, *by_place.shape), jnp.float32)
-    judged = Judged(blank, blank, jnp.zeros(blank.shape[:2], jnp.int32)) if is_recorded else None
+    none = jnp.zeros(blank.shape[:2], jnp.int32)
+    judged = Judged(blank, blank, none, none) if is_recorded else None
     counts = Counts(zeros, by_place, by_place, zeros, zeros)
     carry = jnp.int32(0), state, counts, judged
     _, state, counts, judged = jax.lax.while_loop(is_unfinished, run_step, carry)
@@ -258,20 +261,24 @@ def _propose(drafter: Any, state: Any, round: Round) -> tuple[Draft, Any]:
         nothing = jnp.zeros_like(round.lengths)
         return Draft(nothing[:, None], nothing), state
     proposal, state = drafter.propose(state, round)
-    _check_proposal(proposal, (round.lengths.shape[0], round.draft_length))
+    shape = round.lengths.shape[0], round.draft_length
+    _check_proposal(proposal, shape, round.target.network.vocab_size)
     return proposal, state
 
 
-def _check_proposal(proposal: Draft, shape: tuple[int, int]) -> None:
+def _check_proposal(proposal: Draft, shape: tuple[int, int], vocab_size: int) -> None:
     """A drafter is other people's code; a wrong shape could broadcast into a wrong draft."""
-    probs = None if proposal.probs is None else proposal.probs.shape[:2]
-    given = proposal.tokens.shape, proposal.lengths.shape, probs
-    if given[:2] != (shape, shape[:1]) or probs not in (None, shape):
+    probs = proposal.probs
+    wanted = (*shape, vocab_size)
+    if isinstance(probs, Law) and probs.ids is not None:
+        wanted = (*shape, probs.size)
+    given = proposal.tokens.shape, proposal.lengths.shape, None if probs is None else probs.shape
+    if given[:2] != (shape, shape[:1]) or given[2] not in (None, wanted):
         raise ValueError(
             f"the drafter must propose tokens of shape {shape}, lengths of shape {shape[:1]} and "
-            f"probs of shape {(*shape, 'V')} or None, got {given[0]}, {given[1]} and "
-            f"{None if proposal.probs is None else proposal.probs.shape}; draft as many tokens as "
-            "there are uniforms."
+            f"probs of shape {(*shape, vocab_size)} or None, got {given[0]}, {given[1]} and "
+            f"{given[2]}; draft round.draft_length tokens, and give probs over the target's "
+            "vocabulary, or a Law with ids."
         )
 
 
@@ -292,7 +299,7 @@ def _verify(
     num_drafts = draft.tokens.shape[1]
     if not is_sampled and rule.becomes_greedy:
         rule = RULES["greedy"]
-    if rule.is_keyed:
+    if rule.is_keyed and not rule.is_coupled:
         noise = _keyed_uniforms(requests.seeds, lengths, num_drafts + 1)
         own = jnp.take_along_axis(noise, draft.lengths[:, None], axis=1)
         accept_uniforms, sample_uniforms = noise[:, :num_drafts], own[:, 0]
@@ -303,12 +310,13 @@ def _verify(
     return rule.judge(step, draft, law, Keys(requests.seeds, lengths.astype(jnp.uint32)))
 
 
-def _judged(draft: Draft, law: Law) -> Judged:
+def _judged(draft: Draft, law: Law, verdict: Verdict) -> Judged:
     padded = jnp.pad(draft.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
     target = log_probs(law, padded).after[:, :-1]
-    if draft.probs is None:
-        return Judged(target, jnp.zeros_like(target), draft.lengths)
-    return Judged(target, log_probs(draft.probs, draft.tokens).after, draft.lengths)
+    own = jnp.zeros_like(target)
+    if draft.probs is not None:
+        own = log_probs(draft.probs, draft.tokens).after
+    return Judged(target, own, draft.lengths, verdict["num_accepted"])
 
 
 def _cut(
@@ -383,5 +391,6 @@ def _uniforms(seeds: jax.Array, lengths: jax.Array, stream: int, count: int) -> 
 
 def _keyed_uniforms(seeds: jax.Array, starts: jax.Array, count: int) -> jax.Array:
     """float32 (B, count) in [0, 1), each a function of seed and position alone."""
-    places = [_uniforms(seeds, starts + i, POSITION, 1) for i in range(count)]
-    return jnp.concatenate(places, axis=1)
+    places = jnp.arange(count, dtype=jnp.int32)
+    draw = jax.vmap(lambda i: _uniforms(seeds, starts + i, POSITION, 1)[:, 0], out_axes=1)
+    return draw(places)

@@ -1,5 +1,6 @@
 """Reading texts into a model's cache, a piece at a time."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ def read_missing(
     known: jax.Array,
     tokens: jax.Array,
     lengths: jax.Array,
+    translate: Callable[[jax.Array], jax.Array] = lambda tokens: tokens,
 ) -> tuple[Any, jax.Array]:
     """Bring a cache up to the tokens it lacks, `PIECE` of them at a time.
 
@@ -27,6 +29,7 @@ def read_missing(
         known: int32 (B,), how many.
         tokens: int32 (B, S), S at least `PIECE`.
         lengths: int32 (B,), how many tokens of each row are wanted in it.
+        translate: Makes the tokens (B, `PIECE`) that the model reads of those.
 
     Returns:
         The cache, not cut to the lengths, and the hidden states (B, D) at the last token read
@@ -41,7 +44,9 @@ def read_missing(
         start = jnp.minimum(known, jnp.maximum(lengths - PIECE, 0))
         positions = start[:, None] + offsets
         piece = jnp.take_along_axis(tokens, positions, axis=1)
-        hidden, cache = network.score(params, piece, positions, network.keep(cache, start))
+        hidden, cache = network.score(
+            params, translate(piece), positions, network.keep(cache, start)
+        )
         end = start + PIECE
         is_last = (known < lengths) & (end >= lengths)
         found = pick_position(hidden, jnp.clip(lengths - 1 - start, 0, PIECE - 1))

@@ -6,7 +6,9 @@ its noise is that of the texts alone. Other rules are run, and their acceptances
 """
 
 import json
+import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from speculax import theory
 from speculax.drafting import Drafter
-from speculax.generation import generate
+from speculax.generation import Record, generate
 from speculax.models.model import Model
 
 _RECORDED_RULE = "block"
@@ -30,7 +32,8 @@ class Recording(NamedTuple):
         target_probs: float32 (N, G), of the draft tokens of N steps.
         draft_probs: float32 (N, G).
         requests: int32 (N,), which request each step belongs to.
-        runs: By rule, int (R, 2): the steps of each request, and its accepted draft tokens.
+        runs: By rule, int (R, 2): the steps of each request with a full draft, and the draft
+            tokens accepted in them.
         info: What was run, in words and numbers.
     """
 
@@ -60,7 +63,7 @@ class Recording(NamedTuple):
             ValueError: If it is something else.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = dict(file)
             info = json.loads(str(arrays.pop("info")))
             if info.pop("format") != _FORMAT:
@@ -69,7 +72,7 @@ class Recording(NamedTuple):
             return cls(
                 arrays["target_probs"], arrays["draft_probs"], arrays["requests"], runs, info
             )
-        except (KeyError, ValueError, EOFError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path} must be a record made by --record of this version, it is something else."
             ) from error
@@ -91,23 +94,33 @@ def record(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    info: dict[str, Any] | None = None,
     done: Callable[[str], object] = lambda rule: None,
 ) -> Recording:
     """Generate once and keep the probabilities of the draft tokens; then run the other rules.
 
-    Steps whose draft was cut short by the end of their text are left out.
+    Steps whose draft was cut short by the end of their text are left out, and no text ends early.
 
     Args:
         model: The target.
         prompts: One a request.
         drafter: One that always drafts, and samples.
-        max_new_tokens: Of each request.
+        max_new_tokens: Of each request; more than its draft length.
         temperature: Above 0.
         seed: Of the first request; the others count on from it.
+        info: What to keep with the record.
         done: Called with the name of each rule whose run is over.
-    """
 
-    def run(rule: str, is_recorded: bool) -> list:
+    Raises:
+        ValueError: If there is no prompt, or no step has room for a full draft.
+    """
+    if not prompts or max_new_tokens <= drafter.draft_length:
+        raise ValueError(
+            f"a record needs prompts and max_new_tokens above the draft length, got {len(prompts)} "
+            f"prompts, {max_new_tokens} tokens and drafts of {drafter.draft_length}."
+        )
+
+    def run(rule: str) -> list[Record]:
         results = generate(
             model,
             prompts,
@@ -116,35 +129,38 @@ def record(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=[seed + i for i in range(len(prompts))],
-            record=is_recorded,
+            eos_ids=(),
+            record=True,
         )
         done(rule)
-        return results
+        return [_full_steps(result.record) for result in results]
 
-    target_probs, draft_probs, requests = [], [], []
-    for i, result in enumerate(run(_RECORDED_RULE, True)):
-        is_full = result.record.draft_probs[:, -1] > 0
-        target_probs.append(result.record.target_probs[is_full])
-        draft_probs.append(result.record.draft_probs[is_full])
-        requests.append(np.full(int(is_full.sum()), i, np.int32))
-    runs = {
-        rule: np.array([(x.stats.steps, x.stats.accepted) for x in run(rule, False)])
-        for rule in _RUN_RULES
-    }
+    records = run(_RECORDED_RULE)
     return Recording(
-        np.concatenate(target_probs),
-        np.concatenate(draft_probs),
-        np.concatenate(requests),
-        runs,
-        info={},
+        np.concatenate([one.target_probs for one in records]),
+        np.concatenate([one.draft_probs for one in records]),
+        np.repeat(np.arange(len(records), dtype=np.int32), [len(one.accepted) for one in records]),
+        {
+            rule: np.array([(len(one.accepted), one.accepted.sum()) for one in run(rule)])
+            for rule in _RUN_RULES
+        },
+        info or {},
     )
+
+
+def _full_steps(record: Record | None) -> Record:
+    assert record is not None
+    is_full = record.draft_probs[:, -1] > 0
+    return Record(*(part[is_full] for part in record))
 
 
 def replay(recording: Recording) -> dict[str, Estimate]:
     """The mean number of accepted draft tokens a step, by rule, exact ones first.
 
-    Intervals are percentiles over resampled requests, whose steps belong together. "ideal" is what
-    a rule would keep that saw how all drafts continue; no rule for a single draft can.
+    Exact for the drafts of the record, whose steps start where block verification left off; a run
+    under another rule starts its steps elsewhere. Intervals are percentiles over resampled
+    requests, whose steps belong together. "ideal" is what a rule would keep that saw how all drafts
+    continue; no rule for a single draft can. "block less token" is a difference.
     """
     ratios = recording.target_probs / recording.draft_probs
     exact = {
@@ -153,24 +169,11 @@ def replay(recording: Recording) -> dict[str, Estimate]:
         "sampled": theory.mean_accepted_sampled(recording.target_probs),
         "ideal": np.minimum(1, np.cumprod(ratios, axis=1, dtype=np.float64)).sum(axis=1),
     }
-    num = int(recording.requests.max()) + 1
-
-    def by_request(values: np.ndarray) -> np.ndarray:
-        return np.bincount(recording.requests, values, num)
-
-    steps = by_request(np.ones(len(ratios)))
+    exact["block less token"] = exact["block"] - exact["token"]
+    by_request = partial(np.bincount, recording.requests)
+    steps = by_request()
     estimates = {rule: _estimate(steps, by_request(values)) for rule, values in exact.items()}
     return estimates | {rule: _estimate(*counts.T) for rule, counts in recording.runs.items()}
-
-
-def difference(recording: Recording, better: str, other: str) -> Estimate:
-    """How many more tokens a step the rule `better` accepts, for rules that are known exactly."""
-    ratios = recording.target_probs / recording.draft_probs
-    means = {"token": theory.mean_accepted_token, "block": theory.mean_accepted_block}
-    values = means[better](ratios) - means[other](ratios)
-    num = int(recording.requests.max()) + 1
-    steps = np.bincount(recording.requests, minlength=num)
-    return _estimate(steps, np.bincount(recording.requests, values, num))
 
 
 def _estimate(steps: np.ndarray, accepted: np.ndarray) -> Estimate:

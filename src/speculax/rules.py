@@ -77,9 +77,10 @@ def _coupled(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
 
 
 class _Given(NamedTuple):
-    """The judge made of a function with the signature of `verify_token`."""
+    """The judge made of a function with the signature of `verify_token`, and its settings."""
 
     verify: Callable[..., Verdict]
+    settings: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, step: Step, draft: Draft, target: Any, keys: Keys) -> Verdict:
         return self.verify(
@@ -89,6 +90,7 @@ class _Given(NamedTuple):
             step.accept_uniforms,
             step.sample_uniforms,
             draft_lengths=step.lengths,
+            **dict(self.settings),
         )
 
 
@@ -108,12 +110,20 @@ class _Dense(NamedTuple):
         dense = Draft(jnp.maximum(step.tokens, 0), lengths, draft_probs)
         step = step._replace(tokens=dense.tokens, lengths=lengths)
         verdict = _Given(self.verify)(step, dense, target_probs, keys)
-        # It need not know what to do with a row that cannot be drawn from.
-        kept = verdict["num_accepted"][:, None]
+        batch, length = step.tokens.shape
+        wanted = {"num_accepted": (batch,), "tokens": (batch, length + 1)}
+        given: dict[str, Any] = dict(verdict)
+        shapes = {name: jnp.shape(x) for name, x in given.items()}
+        if shapes != wanted:
+            raise ValueError(
+                f"verify must return a dict of arrays of the shapes {wanted}, got {shapes}."
+            )
+        num_accepted, tokens = (jnp.asarray(given[name]).astype(jnp.int32) for name in wanted)
+        # It need not fill up with -1, nor know what to do with a row that cannot be drawn from.
+        kept, place = num_accepted[:, None], jnp.arange(length + 1, dtype=jnp.int32)[None]
         has_mass = jnp.take_along_axis(jnp.sum(target_probs, axis=2), kept, axis=1) > 0
-        is_drawn = jnp.arange(step.tokens.shape[1] + 1)[None] == kept
-        tokens = jnp.where(is_drawn & ~has_mass, NO_TOKEN, verdict["tokens"])
-        return {"num_accepted": verdict["num_accepted"], "tokens": tokens}
+        is_made = (place < kept) | ((place == kept) & has_mass)
+        return {"num_accepted": num_accepted, "tokens": jnp.where(is_made, tokens, NO_TOKEN)}
 
 
 _LOSSY = {
@@ -140,6 +150,9 @@ _FUNCTIONS = {
 }
 
 
+_POSITIONAL = 5 * (None,)  # as many arguments as a rule is called with
+
+
 def as_rule(verify: str | Callable[..., Any]) -> Rule:
     """The rule of a name or a function; see `speculax.generate`.
 
@@ -156,14 +169,25 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
         raise ValueError(f"verify must be the name of a rule or a function, got {verify!r}.")
     own = verify.func if isinstance(verify, partial) else verify
     name = getattr(own, "__name__", type(own).__name__)
-    if rule := _FUNCTIONS.get(own):
-        return rule if own is verify else rule._replace(judge=_Given(verify))
     try:
-        inspect.signature(verify).bind(*5 * [None], draft_lengths=None)
-    except (TypeError, ValueError) as error:
+        rule = _FUNCTIONS.get(own)
+        inspect.signature(verify).bind(*_POSITIONAL, draft_lengths=None)
+    except TypeError as error:
+        if own is verify_coupled and verify is own:
+            return RULES["coupled"]
         raise ValueError(
-            f"verify must be a function of (draft_tokens, draft_probs, target_probs, "
+            f"verify must be a hashable function of (draft_tokens, draft_probs, target_probs, "
             f"accept_uniforms, sample_uniforms, *, draft_lengths), as verify_token is, and {name} "
-            f"cannot be called so ({error}); add the parameters it lacks."
+            f"is not ({error}); add what it lacks."
         ) from None
-    return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False)
+    if rule is None:
+        return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False)
+    if own is verify:
+        return rule
+    assert isinstance(verify, partial)
+    settings = tuple(sorted(verify.keywords.items()))
+    try:
+        hash(settings)
+    except TypeError:  # arrays: the object itself says which rule it is
+        return rule._replace(judge=_Given(verify))
+    return rule._replace(judge=_Given(own, settings))

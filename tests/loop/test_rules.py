@@ -111,7 +111,7 @@ def test_what_is_no_rule_is_refused_by_name():
     def mine(tokens, draft, target, uniforms, uniform):
         raise AssertionError
 
-    with pytest.raises(ValueError, match=r"draft_lengths.* mine cannot be called so .*'draft_len"):
+    with pytest.raises(ValueError, match=r"draft_lengths.* mine is not .*unexpected .*'draft_len"):
         run(mine)
     with pytest.raises(ValueError, match="temperature must be 0"):
         run("greedy")

@@ -93,6 +93,8 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     other = {"matrix": jnp.zeros((3, 2)), "offset": jnp.zeros(2)}
     with pytest.raises(ValueError, match="must have the parameters that are to be trained"):
         fit(loss, other, batch_of, schedule(2), directory=tmp_path)
+    with pytest.raises(ValueError, match="must be of the schedule asked for"):
+        fit(loss, START, batch_of, schedule(3), directory=tmp_path)
 
 
 def test_a_loss_that_is_not_finite_is_named():

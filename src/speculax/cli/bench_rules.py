@@ -9,7 +9,7 @@ from rich.console import Console
 
 import speculax as sx
 from speculax.cli.errors import CommandError, mendable, reported, writing
-from speculax.replay import Recording, difference, record, replay
+from speculax.replay import Recording, record, replay
 
 _BEST = "block"  # no lossless rule for single drafts keeps more
 
@@ -65,7 +65,10 @@ def rules(
 def _read_prompts(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8").splitlines()
-        return [json.loads(line)["prompt"] for line in lines if line.strip()]
+        texts = [json.loads(line)["prompt"] for line in lines if line.strip()]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise ValueError("no prompts")
+        return texts
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError):
@@ -87,6 +90,15 @@ def _record(
 ) -> None:
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent} for the record", "make it first")
+    info = {
+        "target": model,
+        "draft": draft_model,
+        "draft_length": draft_length,
+        "temperature": temperature,
+        "texts": len(texts),
+        "max_new_tokens": max_new_tokens,
+        "seed": seed,
+    }
     console = Console(stderr=True)
     with console.status("recording"), mendable(ValueError, "see speculax bench rules --help"):
         drafter = sx.DraftModel(sx.load(draft_model), draft_length)
@@ -97,18 +109,10 @@ def _record(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed,
+            info=info,
             done=lambda rule: console.print(f"{rule}: run", highlight=False),
         )
-    info = {
-        "target": model,
-        "draft": draft_model,
-        "draft_length": draft_length,
-        "temperature": temperature,
-        "texts": len(texts),
-        "max_new_tokens": max_new_tokens,
-        "seed": seed,
-    }
-    made._replace(info=info).save(path)
+    made.save(path)
     console.print(f"{len(made.requests)} steps of {len(texts)} texts are in {path}")
 
 
@@ -122,7 +126,7 @@ def _replay(path: Path, as_json: bool) -> None:
     except ValueError as error:
         raise CommandError(str(error), "make one with --record") from None
     estimates = replay(recording)
-    gain = difference(recording, "block", "token")
+    gain = estimates.pop("block less token")
     best = estimates[_BEST].mean + 1
     with writing():
         if as_json:

@@ -86,6 +86,8 @@ def generate(
         draft_length = 15 if draft_model is None else 4
     _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
+    if draft_model is not None and no_draft:
+        raise CommandError("--draft-model drafts, which --no-draft forbids", "leave out one")
     if compare and no_draft:
         raise CommandError(
             "--compare runs with and without drafts, which --no-draft forbids",
@@ -95,10 +97,11 @@ def generate(
     _keep_compiled_programs()
     with mendable(ValueError, _SEE_HELP):
         as_rule(verify)
-        ngram = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
+        drafter: sx.Drafter | None = None
+        if not no_draft and draft_model is None:
+            drafter = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
     target = sx.load(model)
-    drafter: sx.Drafter | None = None if no_draft else ngram
-    if draft_model is not None and not no_draft:
+    if draft_model is not None:
         draft = sx.load(draft_model)
         with mendable(ValueError, _SEE_HELP):
             drafter = sx.DraftModel(draft, draft_length)

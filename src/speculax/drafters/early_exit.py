@@ -11,9 +11,8 @@ from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
 
@@ -76,14 +75,7 @@ class EarlyExit:
         Raises:
             ValueError: If they are no tokens of the target, or repeat.
         """
-        ids, size = np.asarray(ids), target.network.vocab_size
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
-            raise ValueError(f"ids must be a row of token ids, got {ids.dtype} {ids.shape}.")
-        if ids.min() < 0 or ids.max() >= size or len(np.unique(ids)) < len(ids):
-            raise ValueError(
-                f"ids must be different tokens from 0 to {size - 1}, got {ids.min()} to "
-                f"{ids.max()}, {len(np.unique(ids))} of {len(ids)} different."
-            )
+        check_ids(ids, len(ids), target)
         ids = jnp.asarray(ids, jnp.int32)
         head = cast(Layered, target.network).small_head(target.params, ids)
         return cls(num_layers, draft_length, head, ids)
@@ -96,11 +88,15 @@ class EarlyExit:
                 f"of {target.name} has none; choose another drafter."
             )
         most = cast(Layered, target.network).num_layers
-        if not 1 <= self.num_layers <= most:
+        if not isinstance(self.num_layers, int) or not 1 <= self.num_layers <= most:
             raise ValueError(
                 f"num_layers must be from 1 to the {most} layers of {target.name}, got "
-                f"{self.num_layers}."
+                f"{self.num_layers!r}."
             )
+        if (self.ids is None) != (self.head is None):
+            raise ValueError("head and ids go together; use EarlyExit.with_vocabulary.")
+        if self.ids is not None:
+            check_ids(self.ids, len(self.ids), target)
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[()]:
         """No state: what it needs is in the target's cache."""

@@ -25,8 +25,11 @@ class FirstMatch:
     The second does not run while all rows have a draft. Where the first's drafts are deterministic
     and the second's are not, the laws of the rows with a draft of the first are written out.
 
+    All steps have room for the longer of the two drafts, and neither length adapts.
+
     Attributes:
-        first: For example `NGram(draft_length=8)`.
+        first: For example `NGram(draft_length=8)`. It must be deterministic, or silent for reasons
+            other than what it drew: the second gets the same noise.
         second: For example a `DraftModel`.
     """
 

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
 from speculax.models.model import Model
 from speculax.prefill import pick_position, read_missing
-from speculax.types import Draft
+from speculax.types import NO_TOKEN, Draft
 
 
 class Reading(NamedTuple):
@@ -45,12 +44,12 @@ class DraftModel:
     Attributes:
         model: The draft model.
         draft_length: The number of tokens proposed in every step, from 1 to 512.
-        ids: int (V of the draft model,), which token of the target each of its tokens stands for,
+        ids: int32 (V of the draft model,), which token of the target each of its tokens stands for,
             no two for the same; -1 for none. None if the vocabularies are the same. A token that
             the draft model does not have it reads as its token 0.
 
     Raises:
-        ValueError: If `draft_length` is no integer in its range, or `ids` has another shape.
+        ValueError: If `draft_length` is no integer in its range.
     """
 
     model: Model
@@ -61,31 +60,14 @@ class DraftModel:
 
     def __post_init__(self) -> None:
         check_draft_length(self)
-        if self.ids is None or not isinstance(self.ids, np.ndarray | list | tuple):
-            return  # a map given by hand is looked at once, not whenever JAX rebuilds the drafter
-        ids, size = np.asarray(self.ids), self.model.network.vocab_size
-        if ids.shape != (size,) or ids.dtype.kind not in "iu":
-            raise ValueError(
-                f"ids must be integers of shape ({size},), one for each token of the draft model "
-                f"{self.model.name}, got {ids.dtype} {ids.shape}."
-            )
-        taken = ids[ids >= 0]
-        if len(np.unique(taken)) < len(taken):
-            raise ValueError("ids must name a token of the target at most once; use -1 for none.")
-        object.__setattr__(self, "ids", jnp.asarray(ids, jnp.int32))
 
     def check(self, target: Model) -> None:
-        """Raise ValueError if the two models' tokens do not mean the same and no map was given."""
+        """Raise ValueError if the tokens do not mean the same, or the ids are no map of them."""
         given, wanted = self.model.network.vocab_size, target.network.vocab_size
         if self.ids is not None:
-            if int(self.ids.max()) >= wanted:
-                raise ValueError(
-                    f"ids must be tokens of the target {target.name}, from 0 to {wanted - 1}, got "
-                    f"{int(self.ids.max())}."
-                )
-            return
+            return check_ids(self.ids, given, target)
         own, others = self.model.tokenizer, target.tokenizer
-        if given != wanted or not (own is None or others is None or own.is_same(others)):
+        if given != wanted or not (own is None or others is None or own == others):
             raise ValueError(
                 f"the draft model {self.model.name} ({given} tokens) and the target {target.name} "
                 f"({wanted} tokens) must have the same vocabulary; choose another draft model, or "
@@ -101,10 +83,12 @@ class DraftModel:
             self.model.params,
             network.init_cache(batch, num_slots),
             jnp.zeros_like(lengths),
-            self._own(tokens),
+            tokens,
             lengths - 1,
+            self._own,
         )
-        return Reading(cache, lengths - 1, jnp.zeros((batch, self.draft_length - 1), jnp.int32))
+        nothing = jnp.full((batch, self.draft_length - 1), NO_TOKEN, jnp.int32)
+        return Reading(cache, lengths - 1, nothing)
 
     def propose(self, state: Reading, round: Round) -> tuple[Draft, Reading]:
         """Draw tokens one after another.
@@ -115,12 +99,11 @@ class DraftModel:
         read before.
         """
         network, params, lengths = self.model.network, self.model.params, round.lengths
-        tokens = self._own(round.tokens)
         start = jnp.maximum(lengths - 2, 0)
         known = jnp.minimum(_count_known(state, round), lengths - 1)
-        cache, _ = read_missing(network, params, state.cache, known, tokens, start)
+        cache, _ = read_missing(network, params, state.cache, known, round.tokens, start, self._own)
         positions = start[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
-        recent = jnp.take_along_axis(tokens, positions, axis=1)
+        recent = self._own(jnp.take_along_axis(round.tokens, positions, axis=1))
         hidden, cache = network.score(params, recent, positions, network.keep(cache, start))
         hidden = pick_position(hidden, lengths - 1 - start)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from speculax.drafting import Round, check_draft_length, draft_chain
+from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
 
@@ -63,13 +63,19 @@ class RecurrentHead:
 
     @classmethod
     def create(cls, target: Model, params: Any, ids: Any, draft_length: int = 2) -> "RecurrentHead":
-        """The drafter with the target's own head, cut to the tokens `ids` int (K,)."""
+        """The drafter with the target's own head, cut to the tokens `ids` int (K,).
+
+        Raises:
+            ValueError: If they are no tokens of the target, or repeat.
+        """
+        check_ids(ids, len(ids), target)
         ids = jnp.asarray(ids, jnp.int32)
         head = cast(Embedding, target.network).small_head(target.params, ids)
         return cls(params, head, ids, draft_length)
 
     def check(self, target: Model) -> None:
-        """Raise ValueError if it was made for hidden states of another width."""
+        """Raise ValueError if it was made for other tokens or hidden states of another width."""
+        check_ids(self.ids, len(self.ids), target)
         network = target.network
         if not hasattr(network, "embed"):
             raise ValueError(

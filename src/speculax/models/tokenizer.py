@@ -4,8 +4,10 @@ In a byte-level vocabulary (as GPT-2 has it) each byte is spelled as a printable
 """
 
 import codecs
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from speculax.models.errors import LoadError
@@ -55,9 +57,18 @@ class Tokenizer:
 
         return cls(Backend.from_buffer(text), bos_id)
 
-    def is_same(self, other: "Tokenizer") -> bool:
-        """Whether the ids of both mean the same."""
-        return self is other or self._backend.get_vocab() == other._backend.get_vocab()
+    @cached_property
+    def _digest(self) -> bytes:
+        return hashlib.sha256(self._backend.to_str().encode()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same: texts have the same ids."""
+        if self is other or not isinstance(other, Tokenizer):
+            return self is other
+        return self._bos == other._bos and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, after exactly one BOS if the model has such a token.

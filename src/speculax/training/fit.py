@@ -92,10 +92,15 @@ def fit(
         The parameters and the losses.
 
     Raises:
-        ValueError: If the checkpoint there is of other parameters.
-        FloatingPointError: If the loss is no longer finite.
+        ValueError: If the checkpoint there is of other parameters or another schedule.
+        FloatingPointError: If the loss or its gradient is no longer finite.
+        ModuleNotFoundError: Without `pip install 'speculax[train]'`.
     """
-    import optax
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        message = "training needs optax; pip install 'speculax[train]'."
+        raise ModuleNotFoundError(message) from error
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
 
@@ -120,12 +125,12 @@ def fit(
     ).gradient_transformation()
 
     @partial(jax.jit, donate_argnums=0)
-    def update(state: _State, batch: Any, decay: jax.Array) -> tuple[_State, jax.Array]:
+    def update(state: _State, batch: Any, decay: jax.Array) -> tuple[_State, jax.Array, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(state.params, batch)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         new = optax.apply_updates(state.params, updates)
         average = optax.incremental_update(new, state.average, 1.0 - decay)
-        return _State(new, average, optimizer_state), value
+        return _State(new, average, optimizer_state), value, optax.tree.norm(gradient)
 
     own = jax.tree.map(jnp.array, params)  # the caller's are not given away
     state = _State(own, jax.tree.map(jnp.array, own), optimizer.init(own))
@@ -134,7 +139,7 @@ def fit(
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            state, losses = _restore(path, state)
+            state, losses = _restore(path, state, schedule)
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -146,36 +151,43 @@ def fit(
                 # The average moves with the last batch of an update, when the parameters do.
                 is_last = j == schedule.accumulate - 1
                 batch = batch_of(i * schedule.accumulate + j)
-                state, value = update(state, batch, jnp.float32(decay if is_last else 1.0))
+                state, value, norm = update(state, batch, jnp.float32(decay if is_last else 1.0))
                 total += float(value)
+                if not np.isfinite(total) or not np.isfinite(norm):
+                    raise FloatingPointError(
+                        f"the loss of update {i} is {float(value)} and the norm of its gradient "
+                        f"{float(norm)}; lower the learning rate, or look at the batch."
+                    )
             losses = np.append(losses, np.float32(total / schedule.accumulate))
-            if not np.isfinite(losses[-1]):
-                raise FloatingPointError(
-                    f"the loss of update {i} is {losses[-1]}; lower the learning rate, or look at "
-                    "the batch."
-                )
             bar.update(task, advance=1, description=f"loss {losses[-50:].mean():.3f}")
             if path is not None and ((i + 1) % save_every == 0 or i + 1 == schedule.num_steps):
-                _save(path, state, losses)
+                _save(path, state, losses, schedule)
     return Fit(state.average, state.params, losses)
 
 
-def _save(path: Path, state: _State, losses: np.ndarray) -> None:
+def _save(path: Path, state: _State, losses: np.ndarray, schedule: Schedule) -> None:
     """Write a checkpoint under another name first, so that nobody ever finds half of one."""
     from safetensors.numpy import save_file
 
     leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     scratch = path.with_suffix(".tmp")
-    save_file(leaves | {"losses": losses}, scratch)
+    save_file(leaves | {"losses": losses}, scratch, {"schedule": repr(schedule)})
     os.replace(scratch, path)
     path.with_name("losses.json").write_text(json.dumps([round(float(x), 5) for x in losses]))
     _plot(losses, path.with_name("losses.png"))
 
 
-def _restore(path: Path, like: _State) -> tuple[_State, np.ndarray]:
-    from safetensors.numpy import load_file
+def _restore(path: Path, like: _State, schedule: Schedule) -> tuple[_State, np.ndarray]:
+    from safetensors import safe_open
 
-    tensors = load_file(path)
+    with safe_open(path, framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        written = (file.metadata() or {}).get("schedule")
+    if written != repr(schedule):
+        raise ValueError(
+            f"the checkpoint {path} must be of the schedule asked for, {schedule}, it is of "
+            f"{written}; remove it, or choose another directory."
+        )
     losses = tensors.pop("losses")
     leaves, structure = jax.tree.flatten(like)
     shapes = [tensors[key].shape for key in sorted(tensors, key=int)]

@@ -3,7 +3,8 @@
 Losses take logits and give one number a position; average them as you like. p is the target's law
 and q the draft's, softmax of the logits at temperature 1: divide logits by the temperature that the
 drafter will be used at. Gradients flow to the draft's logits only. No softmax is kept for them:
-what they need is computed again from the logits, row by row.
+what they need is computed again from the logits. Arithmetic is float32, or float64
+if that is given.
 
 The acceptance rate of the token rule is sum min(p, q) = 1 - total variation, so the divergences
 are proxies (Zhou et al., "DistillSpec", arXiv:2310.08461, compares them), and `acceptance` and what
@@ -25,8 +26,8 @@ def _of_rows(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Loss:
 
     @partial(jax.checkpoint, prevent_cse=True)
     def loss(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
-        log_p = jax.nn.log_softmax(jax.lax.stop_gradient(target_logits))
-        return function(log_p, jax.nn.log_softmax(draft_logits))
+        log_p = _log_softmax(jax.lax.stop_gradient(target_logits))
+        return function(log_p, _log_softmax(draft_logits))
 
     return loss
 
@@ -120,7 +121,7 @@ def lk(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
 def lk_hybrid(
     target_logits: jax.Array, draft_logits: jax.Array, *, decay: float = 3.0
 ) -> jax.Array:
-    """W * forward KL + (1 - w) * total variation, where w = exp(-decay * acceptance).
+    """Forward KL with weight w and total variation with 1 - w, w = exp(-decay * acceptance).
 
     Starts as the first and turns into the second as the draft gets better, each position by itself;
     w is no part of the gradient. Its variance is between theirs. Samarin et al. (arXiv:2602.23881),
@@ -134,9 +135,13 @@ def lk_hybrid(
     Returns:
         (...), at least 0.
     """
-    accepted = acceptance(target_logits, draft_logits)
-    weight = jnp.exp(-decay * jax.lax.stop_gradient(accepted))
-    return weight * forward_kl(target_logits, draft_logits) + (1 - weight) * (1 - accepted)
+
+    def mix(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+        accepted = jnp.exp(_log_overlap(log_p, log_q))
+        weight = jnp.exp(-decay * jax.lax.stop_gradient(accepted))
+        return weight * _kl(log_p, log_q) + (1 - weight) * (1 - accepted)
+
+    return _of_rows(mix)(target_logits, draft_logits)
 
 
 def block_efficiency(
@@ -186,11 +191,12 @@ def block_efficiency(
     total = jnp.zeros_like(log_ratio[..., :num_starts])
     reached = jnp.zeros_like(total)  # logarithm of the product of q / p
     least = jnp.zeros_like(total)  # logarithm of c_{i-1}
+    accepted = acceptance(target_logits, draft_logits) if rule == "token" else None
     for i in range(draft_length):
         here = jax.lax.slice_in_dim(log_ratio, i, i + num_starts, axis=-1)
         at = partial(jax.lax.slice_in_dim, start_index=i, limit_index=i + num_starts, axis=-2)
-        if rule == "token":
-            total += jnp.exp(least) * acceptance(at(target_logits), at(draft_logits))
+        if accepted is not None:
+            total += jnp.exp(least) * accepted[..., i : i + num_starts]
             least += jnp.minimum(0, here)
         else:
             total += _overlap(at(target_logits), at(draft_logits), least, reached)
@@ -203,7 +209,7 @@ def block_efficiency(
 def _log_ratio(target_logits: jax.Array, draft_logits: jax.Array, tokens: jax.Array) -> jax.Array:
     def log_prob(logits: jax.Array) -> jax.Array:
         chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-        return chosen - jax.nn.logsumexp(logits, axis=-1)
+        return _widen(chosen) - jax.nn.logsumexp(_widen(logits), axis=-1)
 
     return log_prob(draft_logits) - log_prob(jax.lax.stop_gradient(target_logits))
 
@@ -213,14 +219,24 @@ def _overlap(
     target_logits: jax.Array, draft_logits: jax.Array, log_target: jax.Array, log_draft: jax.Array
 ) -> jax.Array:
     """Sum of min(a p, b q), a and b by their logarithms (...)."""
-    log_p = jax.nn.log_softmax(jax.lax.stop_gradient(target_logits)) + log_target[..., None]
-    log_q = jax.nn.log_softmax(draft_logits) + log_draft[..., None]
+    log_p = _log_softmax(jax.lax.stop_gradient(target_logits)) + log_target[..., None]
+    log_q = _log_softmax(draft_logits) + log_draft[..., None]
     return jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
+
+
+def _widen(x: jax.Array) -> jax.Array:
+    x = jnp.asarray(x)
+    return x if x.dtype.itemsize > 4 else x.astype(jnp.float32)
+
+
+def _log_softmax(logits: jax.Array) -> jax.Array:
+    return jax.nn.log_softmax(_widen(logits))
 
 
 def _kl(log_a: jax.Array, log_b: jax.Array) -> jax.Array:
     a = jnp.exp(log_a)
-    return jnp.sum(jnp.where(a > 0, a * (log_a - log_b), 0.0), axis=-1)
+    difference = jnp.where(a > 0, log_a - log_b, 0.0)  # or gradients would be NaN at -inf
+    return jnp.sum(a * difference, axis=-1)
 
 
 def _log_overlap(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
