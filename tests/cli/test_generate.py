@@ -84,6 +84,45 @@ def test_the_options_reach_generate():
     }
 
 
+def test_a_draft_model_and_a_rule_reach_generate():
+    shown = run_json(
+        PROMPT, "--draft-model=small", "--verify=coupled", "--temperature=0.7", "--seed=3",
+        "--max-new-tokens=30",
+    )  # fmt: skip
+    expected = sx.generate(
+        toy.model(),
+        PROMPT,
+        drafter=sx.DraftModel(toy.model(), 3),
+        verify="coupled",
+        max_new_tokens=30,
+        temperature=0.7,
+        seed=3,
+    )
+    assert shown["tokens"] == expected.tokens.tolist()
+    assert shown["stats"]["acceptance_rate"] == 1  # both names load the same toy
+    assert (shown["settings"]["drafter"], shown["settings"]["verify"]) == ("small", "coupled")
+
+
+def test_a_draft_model_proposes_four_tokens_unless_told():
+    args = ["generate", "--json", PROMPT, "--draft-model=small", "--max-new-tokens=20"]
+    shown = json.loads(CliRunner().invoke(app, args).stdout)
+    assert shown["settings"]["draft_length"] == 4
+    assert shown["stats"]["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--verify=best"], "verify must be one of token, block"),
+        (["--verify=greedy", "--temperature=1"], "temperature must be 0"),
+        (["--draft-model=small", "--no-draft"], "--draft-model drafts, which --no-draft forbids"),
+        (["--draft-model=small", "--draft-length=0"], "draft_length must be an integer from 1"),
+    ],
+)
+def test_rules_and_draft_models_that_cannot_be_are_errors(options, problem):
+    expect_error(run(PROMPT, *options), problem)
+
+
 def test_no_draft_drafts_nothing():
     shown = run_json(PROMPT, "--no-draft", "--max-new-tokens=20")
     assert shown["stats"]["drafted"] == 0

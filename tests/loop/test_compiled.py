@@ -12,6 +12,7 @@ import speculax as sx
 from speculax.loop import Requests, decode_chunk, prefill
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
+from speculax.prefill import PIECE
 from speculax.rules import RULES
 from tests import toy
 from tests.models.numpy_decoder import random_params
@@ -170,6 +171,32 @@ def test_a_chunk_calls_no_host_and_copies_neither_weights_nor_cache(width, batch
     # What a chunk needs besides is less than a copy of any of these would take.
     large = (params["embedding"], params["layers"][0]["gate_up"], cache.layers[0][0])
     assert memory.temp_size_in_bytes < min(map(num_bytes, large))
+
+
+@pytest.mark.parametrize("is_sampled", [False, True], ids=["greedy", "sampled"])
+def test_a_chunk_with_a_draft_model_copies_neither_caches_nor_weights(is_sampled):
+    network = Decoder(CONFIG)
+    params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, random_params(CONFIG)))
+    drafter = sx.DraftModel(sx.Model(network, params), 3)
+    compiled, params, cache = compile_chunk(3, 2, is_sampled, drafter)
+    assert not re.search(r"callback|outfeed|infeed|send\(|recv\(", compiled.as_text())
+    memory = compiled.memory_analysis()
+    assert memory.alias_size_in_bytes >= 2 * num_bytes(cache)  # the drafter's is as large
+    large = (params["embedding"], params["layers"][0]["gate_up"], cache.layers[0][0])
+    # What the draft model may have to catch up on needs room for a piece's attention, twice.
+    attention = 2 * 4 * 2 * CONFIG.num_heads * PIECE * NUM_SLOTS
+    assert memory.temp_size_in_bytes < attention + min(map(num_bytes, large))
+
+
+def test_other_weights_of_a_draft_model_compile_nothing():
+    def draft(seed):
+        weights = toy.model(MEMORY, toy.random_logits(MEMORY, seed=seed))
+        return sx.generate(MODEL, [1], drafter=sx.DraftModel(weights, 2), max_new_tokens=8)
+
+    draft(1)
+    with counted_compilations() as compiled:
+        draft(2)
+    assert compiled == []
 
 
 def test_a_callback_would_be_found():

@@ -148,7 +148,7 @@ def _replay(path: Path, as_json: bool) -> None:
             print(f"{rule:<18}{x.mean:>16.3f}{interval:>18}{efficiency:>8.3f}{share:>8}")
         print(
             f"\nblock less token: {gain.mean:.4f} ({gain.low:.4f} to {gain.high:.4f}) a step\n"
-            "token, block, sampled: exact for these drafts. ideal: out of reach for any rule\n"
-            "that is given a single draft. The others: counted in runs of their own; lossy rules\n"
-            "change the law of the texts."
+            "token, block, sampled: exact for these drafts. ideal: out of reach for any\n"
+            "rule that is given a single draft. The others: counted in runs of their own;\n"
+            "lossy rules change the law of the texts."
         )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
 from speculax.models.model import Model
+from speculax.models.tokenizer import Tokenizer
 from speculax.prefill import pick_position, read_missing
 from speculax.types import NO_TOKEN, Draft
 
@@ -67,7 +68,8 @@ class DraftModel:
         if self.ids is not None:
             return check_ids(self.ids, given, target)
         own, others = self.model.tokenizer, target.tokenizer
-        if given != wanted or not (own is None or others is None or own == others):
+        are_known = isinstance(own, Tokenizer) and isinstance(others, Tokenizer)
+        if given != wanted or (are_known and own != others):
             raise ValueError(
                 f"the draft model {self.model.name} ({given} tokens) and the target {target.name} "
                 f"({wanted} tokens) must have the same vocabulary; choose another draft model, or "
