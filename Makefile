@@ -17,7 +17,7 @@ READY_REFERENCE := $(VENV)/.ready-reference
 # A file stays with one process: its tests share compiled programs.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: help demo demo-gemma test test-all lint bench-verify bench-generate
+.PHONY: help demo demo-gemma test test-all lint bench-verify bench-pair bench-generate
 
 help:  ## list the targets
 	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
@@ -48,6 +48,9 @@ lint: $(READY_DEV)  ## style, format, types, layers
 bench-verify: $(READY)  ## time the verifiers, laws and samplers
 	$(BIN)/python benchmarks/verify.py $(ARGS)
 	$(BIN)/python benchmarks/laws.py $(ARGS)
+
+bench-pair: $(READY)  ## time the embedded pair, and compare with the theory
+	$(BIN)/python benchmarks/pair.py $(ARGS)
 
 bench-generate: $(READY_REFERENCE)  ## time generation, and compare with transformers
 	$(BIN)/python benchmarks/generate.py $(ARGS)

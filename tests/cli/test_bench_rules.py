@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -31,6 +32,7 @@ def run(*args: str):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     path = tmp_path_factory.mktemp("record") / "run.npz"
+    jax.config.update("jax_disable_most_optimizations", True)  # undone by each test
     result = run(
         "--record", str(path), "--model=target", "--draft-model=draft", "--draft-length=3",
         "--num-texts=6", "--max-new-tokens=30",

@@ -31,6 +31,7 @@ def test_a_right_function_passes(tmp_path):
     assert report.versions["jax"]
 
 
+@pytest.mark.slow
 def test_levels_demand_more(tmp_path):
     assert failed(report_on(tmp_path, RIGHT, level="robust")) == ["edges", "large"]
 

@@ -37,7 +37,13 @@ def test_a_name_and_its_function_are_the_same_rule(name):
     assert as_rule(getattr(sx, f"verify_{name}")) is as_rule(name) is RULES[name]
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("lossy") else [])
+        for name in RULES
+    ],
+)
 def test_every_rule_makes_a_text(name):
     """And at temperature 0 the greedy one, but for those that say otherwise."""
     results = run(name, temperature=0.0)

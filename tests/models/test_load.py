@@ -275,7 +275,9 @@ def test_threads_that_load_at_once_convert_once(make_gguf, cache, monkeypatch):
 
 
 def test_unknown_name(cache):
-    with pytest.raises(LoadError, match=r"^unknown model 'gpt-5'; known are gemma3-270m, ") as info:
+    with pytest.raises(
+        LoadError, match=r"^unknown model 'gpt-5'; known are demo, demo-draft, gemma3-270m, "
+    ) as info:
         load("gpt-5")
     assert str(info.value) == f"{info.value.problem}; {info.value.hint}."
     assert isinstance(info.value, ValueError)

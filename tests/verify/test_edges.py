@@ -391,7 +391,15 @@ COMPANY = {"token": 33_000, "block": 33_000, "sampled": 5000, "greedy": 33_000}
 COMPANY |= {"typical": 600, "thresholds": 600}
 
 
-@pytest.mark.parametrize(("name", "vocab"), [*COMPANY.items(), ("token", 7), ("greedy", 7)])
+@pytest.mark.parametrize(
+    ("name", "vocab"),
+    [
+        pytest.param("token", 33_000, marks=pytest.mark.slow),
+        *[case for case in COMPANY.items() if case[0] != "token"],
+        ("token", 7),
+        ("greedy", 7),
+    ],
+)
 def test_same_row_in_any_company(name, vocab):
     skip_if_rounded_otherwise(name, vocab)
     thorough = (name, vocab) in [("token", 33_000), ("greedy", 7)]
