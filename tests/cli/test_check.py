@@ -108,6 +108,7 @@ def test_misuse(folder, monkeypatch, arguments, message):
     assert hint.startswith("hint: ")
 
 
+@pytest.mark.slow
 def test_scaffold(tmp_path):
     path = tmp_path / "mine.py"
     result = check("--scaffold", path)

@@ -17,6 +17,7 @@ from speculax.conformance.keys.joint import LAWS, count_steps, exact_laws, targe
 from speculax.conformance.keys.kind import KIND, OURS, coupled, with_key
 from speculax.conformance.report import LEVELS
 from speculax.conformance.verifier.rules import RULES
+from tests.slow import slow_but
 
 TEXT = """
 import jax
@@ -134,7 +135,7 @@ def test_each_mutant_is_refused_and_named(rule, name):
     assert found.fault
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", slow_but(list(NAMED)[:2], NAMED))
 def test_mistakes_in_jax_are_named(name, tmp_path):
     candidate = of_text(NAMED[name], tmp_path)
     assert refusals(candidate, "contract", stages=["form", "law"])

@@ -16,6 +16,7 @@ import pytest
 import speculax as sx
 from speculax.conformance.sampler import oracle
 from speculax.conformance.sampler.oracle import Settings
+from tests.slow import slow_but
 
 BATCH, DRAFTS, VOCAB = 32, 3, 600
 SEEDS = np.arange(BATCH)
@@ -183,7 +184,7 @@ def differences(got, want, sure):
     ]
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_but(("token", "greedy", "typical"), RULES))
 def test_laws_from_logits_give_the_verdict_of_their_probabilities(name):
     """Masks and cut-offs, greedy rows beside sampled ones, drafts of every length."""
     law = given(name)

@@ -239,14 +239,14 @@ def fresh_chunk(monkeypatch):
     "mutate",
     [
         reuse_proposal_noise,
-        reuse_acceptance_noise,
+        pytest.param(reuse_acceptance_noise, marks=pytest.mark.slow),
         repeat_noise_each_step,
-        key_by_position_alone,
-        share_noise_among_rows,
+        pytest.param(key_by_position_alone, marks=pytest.mark.slow),
+        pytest.param(share_noise_among_rows, marks=pytest.mark.slow),
         shift_draft_laws,
         correct_from_the_target,
-        never_draw_a_bonus,
-        accept_first_unseen,
+        pytest.param(never_draw_a_bonus, marks=pytest.mark.slow),
+        pytest.param(accept_first_unseen, marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_loop_is_noticed_with_sampled_drafts(mutate, monkeypatch):

@@ -15,6 +15,7 @@ import speculax as sx
 from speculax.models import load as load_module
 from speculax.models.errors import LoadError
 from speculax.training import losses
+from tests.slow import slow_but
 
 WEIGHTS = resources.files("speculax.models") / "weights"
 # Written for this test: neither model was trained on it.
@@ -117,7 +118,7 @@ def test_the_target_writes_what_a_person_recognises(pair):
     assert "    def __init__(self" in text
 
 
-@pytest.mark.parametrize("verify", ["block", "coupled"])
+@pytest.mark.parametrize("verify", slow_but(("coupled",), ["block", "coupled"]))
 def test_drafting_pays_in_target_calls(verify, pair):
     target, draft = pair
     results = sx.generate(

@@ -23,6 +23,7 @@ from tests.programs import (
     by_logits,
     program,
 )
+from tests.slow import slow_but
 
 BATCH = 13
 SIZES = Sizes(BATCH, drafts=3, vocab=4500)
@@ -193,7 +194,7 @@ def test_a_bias_is_not_repeated(name):
     assert Module(*program(name, SIZES, made), ACCELERATORS).largest("f32") <= BATCH * SIZES.vocab
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_but(("token", "block", "coupled", "ragged token"), RULES))
 def test_double_precision_elsewhere_changes_no_type(name):
     made = by_logits(*ALL)
     with jax.enable_x64(True):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import speculax as sx
+from tests.slow import slow_but
 
 SIZES = [4_097, 8_200]
 HALF, NO_IDS = np.full((1, 1), 0.5, np.float32), np.full((1, 1), -1)
@@ -42,7 +43,7 @@ def tokens_of(name, law, ids=NO_IDS):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", ["token", "coupled"])
+@pytest.mark.parametrize("name", slow_but(("token",), ["token", "coupled"]))
 def test_target_row(name, settings, size):
     for place in (2, size - 1):
         law = sx.law_from_logits(logits_with_nan(size, place), **SETTINGS[settings])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import speculax as sx
+from tests.slow import slow_but
 
 RULES = ["token", "block", "greedy", "sampled"]
 RATIO = ["token", "block"]  # the rules that read the draft's law
@@ -249,7 +250,7 @@ def random_requests(seed, lengths=LENGTHS[0], with_cutoffs=False):
     return Requests(flat._replace(ids=ids, **logits), settings, draft_settings)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", slow_but(("token",), RULES))
 def test_laws_with_settings_by_request(rule):
     """Temperature 0 beside others, masks, cut-offs; the padded form has settings by batch row."""
     kept = set()
