@@ -30,6 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import speculax as sx
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
+from speculax.models.model import hidden_states
 from speculax.models.params import flat
 from speculax.training import Schedule, fit, losses
 
@@ -101,16 +102,9 @@ TARGET = config(hidden_size=192, num_layers=7, mlp_size=512)
 DRAFT = config(hidden_size=128, num_layers=1, mlp_size=384)
 
 
-def hidden_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array:
-    """Hidden states float32 (B, T, D)."""
-    batch, length = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
-    return network.score(params, tokens, positions, network.init_cache(batch, length))[0]
-
-
 def logits_along(network: Decoder, params: dict, tokens: jax.Array) -> jax.Array:
     """Float32 (B, T, V), about the token after each."""
-    return network.head(params, hidden_along(network, params, tokens))
+    return network.head(params, hidden_states(network, params, tokens))
 
 
 def windows(ids: np.ndarray, seed: int, num: int, length: int) -> np.ndarray:
@@ -162,7 +156,7 @@ def sample_texts(target: sx.Model, ids: np.ndarray, num: int, seed: int) -> np.n
 
 def read_texts(target: sx.Model, texts: np.ndarray) -> np.ndarray:
     """The target's hidden states along its texts, float16 (num, WINDOW, D): read only once."""
-    read = jax.jit(partial(hidden_along, target.network, target.params))
+    read = jax.jit(partial(hidden_states, target.network, target.params))
     pieces = [read(texts[i : i + BATCH_SIZE]) for i in range(0, len(texts), BATCH_SIZE)]
     return np.concatenate([np.asarray(piece, np.float16) for piece in pieces])
 

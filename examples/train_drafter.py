@@ -2,9 +2,10 @@
 
     python examples/train_drafter.py build/drafter
 
-writes the drafter to `build/drafter/drafter.safetensors` and reports what it is worth; on two cores
-all of it takes up to an hour and a half, and goes on where it was broken off. The drafter is a
-recurrent head on the hidden states of Gemma with a reduced vocabulary (`speculax.RecurrentHead`).
+writes the drafter to `build/drafter/drafter.safetensors`, which `load` reads, and reports what it
+is worth. It is meant to take up to an hour and a half on two cores, and goes on where it was broken
+off. The drafter is a recurrent head on the hidden states of Gemma with a reduced vocabulary
+(`speculax.RecurrentHead`).
 
 Nothing of it is part of this repository: under the Gemma Terms of Use a model trained on Gemma's
 outputs to imitate it is a Model Derivative, and those who pass one on must pass on the terms.
@@ -25,6 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 import speculax as sx
 from speculax.drafters.recurrent import advance_hidden, init_params
+from speculax.models.model import hidden_states
 from speculax.training import Schedule, fit, losses
 
 LENGTH, AT_ONCE = 160, 16  # tokens of a text, and texts that are sampled together
@@ -60,9 +62,7 @@ def read_hidden(target: sx.Model, texts: np.ndarray, path: Path) -> np.ndarray:
 
     @jax.jit
     def read(tokens: jax.Array) -> jax.Array:
-        positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), tokens.shape)
-        cache = target.network.init_cache(tokens.shape[0], LENGTH)
-        hidden = target.network.score(target.params, tokens, positions, cache)[0]
+        hidden = hidden_states(target.network, target.params, tokens)
         scale = jax.lax.rsqrt(jnp.mean(hidden * hidden, axis=-1, keepdims=True) + 1e-6)
         return (hidden * scale).astype(jnp.float16)  # the head is blind to their length
 

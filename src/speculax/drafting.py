@@ -12,7 +12,7 @@ import numpy as np
 from speculax.batching import map_rows, number_rows
 from speculax.coupling import coupled_draw
 from speculax.flat_laws import argmax_row
-from speculax.laws import Law, flat_law, tokens_of
+from speculax.laws import Law, as_law, expand, flat_law, tokens_of
 from speculax.make_law import law_from_logits
 from speculax.sampling import sample
 from speculax.types import Draft, LanguageModel
@@ -86,19 +86,45 @@ class Round:
         return sample(law, self.uniforms[:, i])
 
 
-def check_draft_length(drafter: Any, least: int = 1) -> None:
-    """Raise ValueError unless the drafter's `draft_length` is an integer in range; make it an int.
+def write_out(draft: Draft, vocab_size: int) -> jax.Array:
+    """The laws of a draft over the target's vocabulary, float32 (B, G, V), each row normalised."""
+    if draft.probs is None:
+        return jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
+    return expand(as_law("probs", draft.probs), vocab_size)
 
-    Args:
-        drafter: A frozen dataclass.
-        least: The least it can be.
+
+def cut_head(target: Any, ids: Any) -> tuple[Any, jax.Array]:
+    """Parameters of the head of the `Model` target over some tokens, and those as int32 (K,).
+
+    Raises:
+        ValueError: If they are no tokens of the target, or repeat.
     """
-    length = drafter.draft_length
-    if not isinstance(length, int | np.integer) or not least <= length <= MAX_DRAFT_LENGTH:
+    check_ids(ids, len(ids), target)
+    ids = jnp.asarray(ids, jnp.int32)
+    return target.network.small_head(target.params, ids), ids
+
+
+def check_network(drafter: Any, target: Any, part: str) -> None:
+    """Raise ValueError unless the network of the `Model` target has a part that a drafter needs."""
+    if not hasattr(target.network, part):
         raise ValueError(
-            f"draft_length must be an integer from {least} to {MAX_DRAFT_LENGTH}, got {length!r}."
+            f"{type(drafter).__name__} needs a network with {part}, as Decoder has, and that of "
+            f"{target.name} has none; choose another drafter."
+        )
+
+
+def check_draft_length(drafter: Any) -> None:
+    """Raise ValueError unless `draft_length` of a frozen dataclass is in range; make it an int."""
+    length = drafter.draft_length
+    if not _is_draft_length(length, 1):
+        raise ValueError(
+            f"draft_length must be an integer from 1 to {MAX_DRAFT_LENGTH}, got {length!r}."
         )
     object.__setattr__(drafter, "draft_length", int(length))
+
+
+def _is_draft_length(length: Any, least: int) -> bool:
+    return isinstance(length, int | np.integer) and bool(least <= length <= MAX_DRAFT_LENGTH)
 
 
 def check_ids(ids: Any, num_entries: int, target: Any) -> None:
@@ -183,7 +209,7 @@ def check_drafter(drafter: Any, target: Any) -> None:
             f"{drafter!r}."
         )
     length = drafter.draft_length
-    if not isinstance(length, int | np.integer) or not 0 <= length <= MAX_DRAFT_LENGTH:
+    if not _is_draft_length(length, 0):
         raise ValueError(
             f"a drafter's draft_length must be an integer from 0 to {MAX_DRAFT_LENGTH}, got "
             f"{length!r}."

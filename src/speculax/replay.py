@@ -68,7 +68,7 @@ class Recording(NamedTuple):
             info = json.loads(str(arrays.pop("info")))
             if info.pop("format") != _FORMAT:
                 raise KeyError("format")
-            runs = {name.removeprefix("run_"): x for name, x in arrays.items() if "run_" in name}
+            runs = {name[4:]: x for name, x in arrays.items() if name.startswith("run_")}
             return cls(
                 arrays["target_probs"], arrays["draft_probs"], arrays["requests"], runs, info
             )

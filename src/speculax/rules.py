@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.laws import Law, as_law, expand, flat_law_with_settings
+from speculax.drafting import write_out
+from speculax.laws import Law, expand, flat_law_with_settings
 from speculax.types import NO_TOKEN, Draft, Verdict
 from speculax.verify.block import block_verdict, verify_block
 from speculax.verify.coupled import coupled_verdict, verify_coupled
@@ -100,11 +101,7 @@ class _Dense(NamedTuple):
     verify: Callable[..., Verdict]
 
     def __call__(self, step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
-        size, target_probs = target.size, expand(target, target.size)
-        if draft.probs is None:
-            draft_probs = jax.nn.one_hot(step.tokens, size, dtype=jnp.float32)
-        else:
-            draft_probs = expand(as_law("probs", draft.probs), size)
+        target_probs, draft_probs = expand(target, target.size), write_out(draft, target.size)
         # Where a draft token cannot be judged, the draft ends.
         lengths = count_accepted(step.is_token)
         dense = Draft(jnp.maximum(step.tokens, 0), lengths, draft_probs)
@@ -171,10 +168,10 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
     name = getattr(own, "__name__", type(own).__name__)
     try:
         rule = _FUNCTIONS.get(own)
+        if rule is not None and own is verify:
+            return rule
         inspect.signature(verify).bind(*_POSITIONAL, draft_lengths=None)
     except TypeError as error:
-        if own is verify_coupled and verify is own:
-            return RULES["coupled"]
         raise ValueError(
             f"verify must be a hashable function of (draft_tokens, draft_probs, target_probs, "
             f"accept_uniforms, sample_uniforms, *, draft_lengths), as verify_token is, and {name} "
@@ -182,8 +179,6 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
         ) from None
     if rule is None:
         return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False)
-    if own is verify:
-        return rule
     assert isinstance(verify, partial)
     settings = tuple(sorted(verify.keywords.items()))
     try:

@@ -10,9 +10,15 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 import jax
-import jax.numpy as jnp
 
-from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
+from speculax.drafting import (
+    Round,
+    check_draft_length,
+    check_ids,
+    check_network,
+    cut_head,
+    draft_chain,
+)
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
 
@@ -75,18 +81,11 @@ class EarlyExit:
         Raises:
             ValueError: If they are no tokens of the target, or repeat.
         """
-        check_ids(ids, len(ids), target)
-        ids = jnp.asarray(ids, jnp.int32)
-        head = cast(Layered, target.network).small_head(target.params, ids)
-        return cls(num_layers, draft_length, head, ids)
+        return cls(num_layers, draft_length, *cut_head(target, ids))
 
     def check(self, target: Model) -> None:
         """Raise ValueError if the target does not have those layers."""
-        if not hasattr(target.network, "first_layers"):
-            raise ValueError(
-                f"an EarlyExit drafter needs a network with first_layers, as Decoder has, and that "
-                f"of {target.name} has none; choose another drafter."
-            )
+        check_network(self, target, "first_layers")
         most = cast(Layered, target.network).num_layers
         if not isinstance(self.num_layers, int) or not 1 <= self.num_layers <= most:
             raise ValueError(

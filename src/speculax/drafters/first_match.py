@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from speculax.drafting import Drafter, Round, as_pytree, check_drafter, from_pytree
-from speculax.laws import as_law, expand
+from speculax.drafting import Drafter, Round, as_pytree, check_drafter, from_pytree, write_out
 from speculax.models.model import Model
 from speculax.types import Draft
 
@@ -77,8 +76,10 @@ class FirstMatch:
         other, second_state = jax.lax.cond(jnp.all(has_draft), skip, ask_second, state[1])
         probs = None
         if draft.probs is not None or other.probs is not None:
-            size = round.target.network.vocab_size
-            own, others = (_write_out(one, size) for one in (draft, other))
+            own, others = (
+                write_out(one, round.target.network.vocab_size) if one.probs is None else one.probs
+                for one in (draft, other)
+            )
             probs = jnp.where(has_draft[:, None, None], own, others)
         merged = Draft(
             jnp.where(has_draft[:, None], draft.tokens, other.tokens),
@@ -89,7 +90,7 @@ class FirstMatch:
 
 
 def _ask(drafter: Drafter, state: Any, round: Round) -> tuple[Draft, Any]:
-    """The drafter's draft, as many tokens as it can, filled up to the round's length."""
+    """The drafter's draft, filled up to the round's length, its laws written out if it has any."""
     length = min(round.draft_length, drafter.draft_length)
     missing = round.draft_length - length
     short = replace(round, draft_length=length, uniforms=round.uniforms[:, :length])
@@ -97,13 +98,6 @@ def _ask(drafter: Drafter, state: Any, round: Round) -> tuple[Draft, Any]:
     tokens = jnp.pad(draft.tokens, ((0, 0), (0, missing)))
     probs = draft.probs
     if probs is not None:
-        probs = _write_out(draft, round.target.network.vocab_size)
+        probs = write_out(draft, round.target.network.vocab_size)
         probs = jnp.pad(probs, ((0, 0), (0, missing), (0, 0)))
     return Draft(tokens, draft.lengths, probs), state
-
-
-def _write_out(draft: Draft, vocab_size: int) -> jax.Array:
-    """The draft's laws, float32 (B, G, V)."""
-    if draft.probs is None:
-        return jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
-    return expand(as_law("probs", draft.probs), vocab_size)

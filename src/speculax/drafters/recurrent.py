@@ -14,7 +14,14 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
+from speculax.drafting import (
+    Round,
+    check_draft_length,
+    check_ids,
+    check_network,
+    cut_head,
+    draft_chain,
+)
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
 
@@ -68,22 +75,16 @@ class RecurrentHead:
         Raises:
             ValueError: If they are no tokens of the target, or repeat.
         """
-        check_ids(ids, len(ids), target)
-        ids = jnp.asarray(ids, jnp.int32)
-        head = cast(Embedding, target.network).small_head(target.params, ids)
-        return cls(params, head, ids, draft_length)
+        return cls(params, *cut_head(target, ids), draft_length)
 
     def check(self, target: Model) -> None:
         """Raise ValueError if it was made for other tokens or hidden states of another width."""
         check_ids(self.ids, len(self.ids), target)
-        network = target.network
-        if not hasattr(network, "embed"):
-            raise ValueError(
-                f"a RecurrentHead needs a network with embed, as Decoder has, and that of "
-                f"{target.name} has none; choose another drafter."
-            )
+        check_network(self, target, "embed")
         tokens = jax.ShapeDtypeStruct((1,), jnp.int32)
-        width = jax.eval_shape(cast(Embedding, network).embed, target.params, tokens).shape[-1]
+        width = jax.eval_shape(cast(Embedding, target.network).embed, target.params, tokens).shape[
+            -1
+        ]
         wanted = self.params["layers"][0]["mix"].shape[0] // 2
         if width != wanted:
             raise ValueError(

@@ -76,10 +76,14 @@ class Model:
         return _logits(self.network, self.params, jnp.asarray(tokens, jnp.int32))
 
 
-@partial(jax.jit, static_argnums=0)
-def _logits(network: LanguageModel, params: Any, tokens: jax.Array) -> jax.Array:
+def hidden_states(network: LanguageModel, params: Any, tokens: jax.Array) -> jax.Array:
+    """The hidden states (B, T, D) along `tokens` int32 (B, T), from an empty cache."""
     batch_size, length = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
     cache = network.init_cache(batch_size, -(-length // _SLOTS) * _SLOTS)
-    hidden, _ = network.score(params, tokens, positions, cache)
-    return network.head(params, hidden)
+    return network.score(params, tokens, positions, cache)[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(network: LanguageModel, params: Any, tokens: jax.Array) -> jax.Array:
+    return network.head(params, hidden_states(network, params, tokens))

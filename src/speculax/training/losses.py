@@ -24,7 +24,7 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]
 def _of_rows(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Loss:
     """A loss from a function of log p and log q (..., V), which are not kept for the gradient."""
 
-    @partial(jax.checkpoint, prevent_cse=True)
+    @jax.checkpoint
     def loss(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
         log_p = _log_softmax(jax.lax.stop_gradient(target_logits))
         return function(log_p, _log_softmax(draft_logits))
@@ -50,7 +50,7 @@ def forward_kl(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
         >>> round(float(forward_kl(jnp.log(jnp.array([0.5, 0.5])), jnp.zeros(2))), 6)
         0.0
     """
-    return _forward_kl(target_logits, draft_logits)
+    return _of_rows(_kl)(target_logits, draft_logits)
 
 
 def reverse_kl(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
@@ -66,7 +66,7 @@ def reverse_kl(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
     Returns:
         (...), natural logarithms, at least 0.
     """
-    return _reverse_kl(target_logits, draft_logits)
+    return _of_rows(lambda log_p, log_q: _kl(log_q, log_p))(target_logits, draft_logits)
 
 
 def acceptance(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
@@ -81,7 +81,7 @@ def acceptance(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
     Returns:
         (...), from 0 to 1.
     """
-    return _acceptance(target_logits, draft_logits)
+    return _of_rows(_overlap_of_rows)(target_logits, draft_logits)
 
 
 def total_variation(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
@@ -115,7 +115,7 @@ def lk(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
     Returns:
         (...), natural logarithms, at least 0.
     """
-    return _lk(target_logits, draft_logits)
+    return _of_rows(lambda log_p, log_q: -_log_overlap(log_p, log_q))(target_logits, draft_logits)
 
 
 def lk_hybrid(
@@ -137,7 +137,7 @@ def lk_hybrid(
     """
 
     def mix(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-        accepted = jnp.exp(_log_overlap(log_p, log_q))
+        accepted = _overlap_of_rows(log_p, log_q)
         weight = jnp.exp(-decay * jax.lax.stop_gradient(accepted))
         return weight * _kl(log_p, log_q) + (1 - weight) * (1 - accepted)
 
@@ -243,7 +243,5 @@ def _log_overlap(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
 
 
-_forward_kl = _of_rows(_kl)
-_reverse_kl = _of_rows(lambda log_p, log_q: _kl(log_q, log_p))
-_acceptance = _of_rows(lambda log_p, log_q: jnp.exp(_log_overlap(log_p, log_q)))
-_lk = _of_rows(lambda log_p, log_q: -_log_overlap(log_p, log_q))
+def _overlap_of_rows(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    return jnp.exp(_log_overlap(log_p, log_q))
