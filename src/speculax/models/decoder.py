@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from speculax.batching import write_rows
 from speculax.models.config import DecoderConfig
+from speculax.models.few_rows import row_products
 
 MASKED = -1e30
 
@@ -161,12 +162,7 @@ class Decoder:
     def head(self, params: Any, hidden: jax.Array) -> jax.Array:
         """Logits float32 (..., V) of hidden states (..., D)."""
         hidden = _rms_norm(hidden, params["final_norm"], self.config.norm_eps)
-        return jax.lax.dot_general(
-            hidden,
-            params["embedding"],
-            (((hidden.ndim - 1,), (1,)), ((), ())),
-            preferred_element_type=jnp.float32,
-        )
+        return row_products(hidden, params["embedding"])
 
     def embed(self, params: Any, tokens: jax.Array) -> jax.Array:
         """What `tokens` (...) are read as, float32 (..., D)."""
