@@ -252,7 +252,9 @@ def draft_chain(
     needs_laws = round.needs_laws and round.temperature is not None
 
     def draw(i: jax.Array | int, logits: jax.Array, drawn: Any) -> tuple[jax.Array, Any]:
-        law = round.law(logits, ids).normalize()
+        law = round.law(logits, ids)
+        if needs_laws:
+            law = law.normalize()
         token = round.draw(law, i)
         new = token, (logits, law.normalizers) if needs_laws else None
         return token, jax.tree.map(lambda all, one: all.at[:, i].set(one), drawn, new)

@@ -91,6 +91,20 @@ def test_no_softmax_is_kept_for_the_gradient(name):
         assert any(leaf.shape == x.shape and (leaf == x).all() for x in (p, q))
 
 
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_block_efficiency_keeps_no_pieces_of_the_logits(rule):
+    rng = np.random.default_rng(3)
+    p, q = jnp.asarray(rng.normal(size=(2, 6, 50)), jnp.float32)
+    tokens = jnp.asarray(rng.integers(0, 50, 6))
+    _, pull_back = jax.vjp(
+        lambda q: losses.block_efficiency(p, q, tokens, draft_length=3, rule=rule), q
+    )
+    large = [leaf for leaf in jax.tree.leaves(pull_back) if jnp.size(leaf) >= 4 * 50]
+    assert large
+    for leaf in large:
+        assert any(leaf.shape == x.shape and (leaf == x).all() for x in (p, q))
+
+
 def test_tokens_that_the_target_rules_out():
     p = jnp.array([0.0, 1.0, -jnp.inf])
     q = jnp.array([0.5, 0.2, 0.1])

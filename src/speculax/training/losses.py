@@ -194,12 +194,11 @@ def block_efficiency(
     accepted = acceptance(target_logits, draft_logits) if rule == "token" else None
     for i in range(draft_length):
         here = jax.lax.slice_in_dim(log_ratio, i, i + num_starts, axis=-1)
-        at = partial(jax.lax.slice_in_dim, start_index=i, limit_index=i + num_starts, axis=-2)
         if accepted is not None:
             total += jnp.exp(least) * accepted[..., i : i + num_starts]
             least += jnp.minimum(0, here)
         else:
-            total += _overlap(at(target_logits), at(draft_logits), least, reached)
+            total += _overlap(target_logits, draft_logits, least, reached, i)
             reached += here
             least = jnp.minimum(least, reached)
     return 1 - total / draft_length
@@ -214,13 +213,22 @@ def _log_ratio(target_logits: jax.Array, draft_logits: jax.Array, tokens: jax.Ar
     return log_prob(draft_logits) - log_prob(jax.lax.stop_gradient(target_logits))
 
 
-@jax.checkpoint
+@partial(jax.checkpoint, static_argnums=4)  # and slices are cut inside, or each would be kept
 def _overlap(
-    target_logits: jax.Array, draft_logits: jax.Array, log_target: jax.Array, log_draft: jax.Array
+    target_logits: jax.Array,
+    draft_logits: jax.Array,
+    log_target: jax.Array,
+    log_draft: jax.Array,
+    start: int,
 ) -> jax.Array:
-    """Sum of min(a p, b q), a and b by their logarithms (...)."""
-    log_p = _log_softmax(jax.lax.stop_gradient(target_logits)) + log_target[..., None]
-    log_q = _log_softmax(draft_logits) + log_draft[..., None]
+    """Sum of min(a p, b q) at positions from `start`, a and b by their logarithms (..., N)."""
+
+    def cut(logits: jax.Array) -> jax.Array:
+        end = start + log_target.shape[-1]
+        return jax.lax.slice_in_dim(logits, start, end, axis=-2)
+
+    log_p = _log_softmax(jax.lax.stop_gradient(cut(target_logits))) + log_target[..., None]
+    log_q = _log_softmax(cut(draft_logits)) + log_draft[..., None]
     return jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
 
 
