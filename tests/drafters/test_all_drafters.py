@@ -16,16 +16,14 @@ import scipy.stats
 import speculax as sx
 from tests import toy
 from tests.drafters.zoo import DRAFTERS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
+from tests.slow import slow_but
 
 FALSE_ALARM = 1e-6
 SLOTS = 64
 TEXTS = [[3], [1, 2, 3, 1, 2], [5, 0], [0, 0, 0, 0], [4, 5, 5, 4, 1, 0, 2]]
 EVERY = pytest.mark.parametrize("name", DRAFTERS)
 QUICK = ("n-gram", "draft model", "recurrent head", "first match")
-IN_THE_LOOP = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in DRAFTERS],
-)
+IN_THE_LOOP = pytest.mark.parametrize("name", slow_but(QUICK, DRAFTERS))
 SAMPLING = pytest.mark.parametrize(
     "name", [name for name, specimen in DRAFTERS.items() if specimen.logits]
 )
@@ -185,7 +183,7 @@ def greedy(prompt, num_new):
 
 
 @IN_THE_LOOP
-@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("length", slow_but([4], [1, 4]))
 def test_greedy_texts_are_those_of_plain_decoding(name, length):
     results = sx.generate(
         TARGET, TEXTS, drafter=DRAFTERS[name].make(length), max_new_tokens=[30, 1, 17, 2, 25]
@@ -203,18 +201,14 @@ def test_texts_go_to_the_very_end_of_the_context(name):
         assert result.tokens.tolist() == greedy(prompt, room)
 
 
-@IN_THE_LOOP
-def test_the_first_step_after_a_prompt_of_one_token_is_like_any_other(name):
-    one = sx.generate(
-        TARGET, [3], drafter=DRAFTERS[name].make(3), max_new_tokens=20, temperature=1.0, seed=5
-    )
-    assert len(one.tokens) == 20
+@EVERY
+def test_a_prompt_needs_a_token(name):
     with pytest.raises(ValueError, match="at least one"):
         sx.generate(TARGET, [[]], drafter=DRAFTERS[name].make(3))
 
 
 @IN_THE_LOOP
-@pytest.mark.parametrize("verify", ["coupled", pytest.param("sampled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("verify", slow_but(["coupled"], ["coupled", "sampled"]))
 def test_the_text_is_a_function_of_the_seed(verify, name):
     """Whatever the drafter, and the draft length."""
     settings = {"max_new_tokens": 24, "temperature": 0.8, "seed": [25, 6, 22, 23, 14]}
@@ -229,8 +223,8 @@ def test_the_text_is_a_function_of_the_seed(verify, name):
     assert len({tuple(result.tokens) for result in plain}) == len(TEXTS)
 
 
-@pytest.mark.parametrize("verify", ["token", "block", "coupled"])
-@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("verify", slow_but(["token", "block"], ["token", "block", "coupled"]))
+@pytest.mark.parametrize("length", slow_but([3], [1, 3]))
 def test_a_draft_model_that_is_the_target_is_always_right(verify, length):
     """So it reads every token once: also the last of a draft that was accepted in full."""
     results = sx.generate(
