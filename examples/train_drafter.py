@@ -3,7 +3,7 @@
     python examples/train_drafter.py build/drafter
 
 writes the drafter to `build/drafter/drafter.safetensors`, which `load` reads, and reports what it
-is worth. It takes about an hour and a quarter on two cores, and goes on where it was broken off.
+is worth. It takes under an hour and a half on two cores, and goes on where it was broken off.
 The drafter is a recurrent head on the hidden states of Gemma with a reduced vocabulary
 (`speculax.RecurrentHead`).
 
