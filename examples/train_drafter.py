@@ -3,7 +3,7 @@
     python examples/train_drafter.py build/drafter
 
 writes the drafter to `build/drafter/drafter.safetensors`, which `load` reads, and reports what it
-is worth. It takes under an hour and a half on two cores, and goes on where it was broken off.
+is worth. It takes about an hour and a half on two cores, and goes on where it was broken off.
 The drafter is a recurrent head on the hidden states of Gemma with a reduced vocabulary
 (`speculax.RecurrentHead`).
 
@@ -16,6 +16,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def report(target: sx.Model, drafter: sx.RecurrentHead, repeats: int) -> None:
         "n-gram": (sx.NGram(), "token"),
     }
     for length in (1, 2, 3):
-        head = sx.RecurrentHead(drafter.params, drafter.head, drafter.ids, length)
+        head = replace(drafter, draft_length=length)
         ways |= {f"head, {length}, {rule}": (head, rule) for rule in ("token", "block")}
 
     def run(name: str, prompt: str, temperature: float, seed: int) -> sx.Stats:

@@ -82,9 +82,8 @@ class RecurrentHead:
         check_ids(self.ids, len(self.ids), target)
         check_network(self, target, "embed")
         tokens = jax.ShapeDtypeStruct((1,), jnp.int32)
-        width = jax.eval_shape(cast(Embedding, target.network).embed, target.params, tokens).shape[
-            -1
-        ]
+        embed = cast(Embedding, target.network).embed
+        width = jax.eval_shape(embed, target.params, tokens).shape[-1]
         wanted = self.params["layers"][0]["mix"].shape[0] // 2
         if width != wanted:
             raise ValueError(

@@ -12,7 +12,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 
-_MOST_VECTORS = 16  # with more, the two ways take the same time
+_MOST_VECTORS = 16  # with more it is arithmetic that takes the time, and little is won
 _LARGE = 1 << 23  # entries; a smaller matrix stays in the caches
 
 
