@@ -76,7 +76,23 @@ def test_other_files_are_no_records(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     (tmp_path / "text").write_text("hello")
     (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "cut").write_bytes((tmp_path / "other.npz").read_bytes()[:100])
-    for name in ("other.npz", "text", "empty", "cut"):
+    whole = (tmp_path / "other.npz").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:100])
+    (tmp_path / "method").write_bytes(whole.replace(b"PK\x03\x04\x14\0", b"PK\x03\x04\xff\0"))
+    np.savez_compressed(tmp_path / "packed", info=np.arange(1000))
+    packed = bytearray((tmp_path / "packed.npz").read_bytes())
+    packed[packed.index(b"info.npy") + 40] ^= 255
+    (tmp_path / "flipped").write_bytes(packed)
+    for name in ("other.npz", "text", "empty", "cut", "method", "flipped"):
         with pytest.raises(ValueError, match="must be a record made by --record"):
             Recording.load(tmp_path / name)
+
+
+def test_a_request_without_steps_is_left_out_of_the_intervals(recording):
+    """It says nothing of how many tokens are accepted in a step."""
+    kept = recording.requests > 0
+    parts = (recording.target_probs, recording.draft_probs, recording.requests)
+    without = recording._replace(
+        **dict(zip(recording._fields, (part[kept] for part in parts), strict=False))
+    )
+    assert replay(without)["token"].low > 0.5 * replay(recording)["token"].low

@@ -99,7 +99,7 @@ def cut_head(target: Any, ids: Any) -> tuple[Any, jax.Array]:
     Raises:
         ValueError: If they are no tokens of the target, or repeat.
     """
-    check_ids(ids, len(ids), target)
+    check_ids(ids, len(ids), target, allow_none=False)
     ids = jnp.asarray(ids, jnp.int32)
     return target.network.small_head(target.params, ids), ids
 
@@ -127,13 +127,22 @@ def _is_draft_length(length: Any, least: int) -> bool:
     return isinstance(length, int | np.integer) and bool(least <= length <= MAX_DRAFT_LENGTH)
 
 
-def check_ids(ids: Any, num_entries: int, target: Any) -> None:
+def read_ids(drafter: Any) -> None:
+    """Make the `ids` of a frozen dataclass an array if they are a list."""
+    if isinstance(drafter.ids, list | tuple):
+        ids = np.asarray(drafter.ids)
+        is_int = ids.dtype.kind in "iu"
+        object.__setattr__(drafter, "ids", ids.astype(np.int32) if is_int else ids)
+
+
+def check_ids(ids: Any, num_entries: int, target: Any, *, allow_none: bool) -> None:
     """Raise ValueError unless ids say which token of the `Model` target each entry stands for.
 
     Args:
-        ids: int (K,), -1 for none, no token twice.
+        ids: int (K,), no token twice.
         num_entries: K.
         target: The target.
+        allow_none: Whether -1 may stand for none: only where such entries are given no mass.
     """
     ids, size = np.asarray(ids), target.network.vocab_size
     if ids.shape != (num_entries,) or ids.dtype.kind not in "iu":
@@ -142,15 +151,16 @@ def check_ids(ids: Any, num_entries: int, target: Any) -> None:
             f"proposed, got {ids.dtype} {ids.shape}."
         )
     taken = ids[ids >= 0]
-    if len(taken) == 0 or taken.max() >= size:
+    or_none = ", or -1 for none" if allow_none else ""
+    if len(taken) == 0 or taken.max() >= size or not (allow_none or len(taken) == len(ids)):
+        wrong = taken.max() if len(taken) and taken.max() >= size else ids.min()
         raise ValueError(
-            f"ids must be tokens of {target.name}, from 0 to {size - 1}, or -1 for none, got "
-            f"{taken.max() if len(taken) else 'only -1'}."
+            f"ids must be tokens of {target.name}, from 0 to {size - 1}{or_none}, got {wrong}."
         )
     if len(np.unique(taken)) < len(taken):
         raise ValueError(
             "ids must name a token of the target at most once, or the law of the draft would not "
-            "be what was drawn from; use -1 for none."
+            f"be what was drawn from{'; use -1 for none' if allow_none else ''}."
         )
 
 

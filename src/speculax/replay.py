@@ -7,6 +7,7 @@ its noise is that of the texts alone. Other rules are run, and their acceptances
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,15 @@ class Recording(NamedTuple):
             return cls(
                 arrays["target_probs"], arrays["draft_probs"], arrays["requests"], runs, info
             )
-        except (KeyError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        except (
+            KeyError,
+            ValueError,
+            EOFError,
+            TypeError,
+            zipfile.BadZipFile,
+            zlib.error,
+            NotImplementedError,
+        ) as error:
             raise ValueError(
                 f"{path} must be a record made by --record of this version, it is something else."
             ) from error
@@ -112,12 +121,13 @@ def record(
         done: Called with the name of each rule whose run is over.
 
     Raises:
-        ValueError: If there is no prompt, or no step has room for a full draft.
+        ValueError: If there are fewer than 2 prompts, or no step has room for a full draft.
     """
-    if not prompts or max_new_tokens <= drafter.draft_length:
+    if len(prompts) < 2 or max_new_tokens <= drafter.draft_length:
         raise ValueError(
-            f"a record needs prompts and max_new_tokens above the draft length, got {len(prompts)} "
-            f"prompts, {max_new_tokens} tokens and drafts of {drafter.draft_length}."
+            "a record needs at least 2 texts, for its intervals, and max_new_tokens above the "
+            f"draft length, got {len(prompts)} texts, {max_new_tokens} tokens and drafts of "
+            f"{drafter.draft_length}."
         )
 
     def run(rule: str) -> list[Record]:
@@ -177,9 +187,10 @@ def replay(recording: Recording) -> dict[str, Estimate]:
 
 
 def _estimate(steps: np.ndarray, accepted: np.ndarray) -> Estimate:
-    """The ratio of sums over requests."""
+    """The ratio of sums over requests, of those that have steps."""
+    steps, accepted = steps[steps > 0], accepted[steps > 0]
     picks = np.random.default_rng(0).integers(0, len(steps), (_RESAMPLES, len(steps)))
-    means = accepted[picks].sum(axis=1) / np.maximum(steps[picks].sum(axis=1), 1)
+    means = accepted[picks].sum(axis=1) / steps[picks].sum(axis=1)
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return Estimate(float(accepted.sum() / steps.sum()), float(low), float(high))

@@ -171,7 +171,7 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
         if rule is not None and own is verify:
             return rule
         inspect.signature(verify).bind(*_POSITIONAL, draft_lengths=None)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"verify must be a hashable function of (draft_tokens, draft_probs, target_probs, "
             f"accept_uniforms, sample_uniforms, *, draft_lengths), as verify_token is, and {name} "

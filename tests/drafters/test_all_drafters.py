@@ -6,6 +6,7 @@ that keep refused tokens, or lack the last accepted one; drafts that depend on t
 
 import functools
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import scipy.stats
 
 import speculax as sx
 from tests import toy
-from tests.drafters.zoo import DRAFTERS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
+from tests.drafters.zoo import DRAFTERS, IDS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
 from tests.slow import slow_but
 
 FALSE_ALARM = 1e-6
@@ -299,11 +300,44 @@ def test_bad_maps_are_refused():
         sx.generate(TARGET, [1], drafter=sx.DraftModel(model, ids=[6, 1, 2, 3, 4, 5]))
 
 
+@pytest.mark.parametrize("ids", [[0, -1], [-1], [5, 6], [2, 2]])
+def test_a_smaller_vocabulary_has_no_entries_that_are_no_tokens(ids):
+    """An entry for no token would be given mass, and the output law would be another."""
+    head = DRAFTERS["recurrent head"].make(2)
+    for make in (
+        lambda: sx.EarlyExit.with_vocabulary(TARGET, ids, 1),
+        lambda: sx.RecurrentHead.create(TARGET, head.params, ids),
+    ):
+        with pytest.raises(
+            ValueError, match=r"ids must (be tokens of target, from 0 to 5, got|name)"
+        ):
+            make()
+    for drafter in (sx.EarlyExit(1, 2, head.head, ids), replace(head, ids=ids)):
+        with pytest.raises(ValueError, match="ids must"):
+            sx.generate(TARGET, [1], drafter=drafter)
+
+
+def test_ids_may_be_a_list():
+    model = toy.model(OTHER, OTHER_TABLE)
+    texts = [
+        sx.generate(TARGET, [1], drafter=sx.DraftModel(model, 2, ids), max_new_tokens=9, seed=0)
+        for ids in (IDS, IDS.tolist())
+    ]
+    np.testing.assert_array_equal(texts[0].tokens, texts[1].tokens)
+
+
 @pytest.mark.parametrize("length", [0, -1, 513, 1.5, "3"])
 def test_bad_draft_lengths_are_refused(length):
     for make in (lambda: sx.EarlyExit(1, length), lambda: sx.DraftModel(TARGET, length)):
         with pytest.raises(ValueError, match="draft_length must be an integer from 1 to 512"):
             make()
+
+
+def test_a_draft_model_in_double_precision():
+    """Positions are int32 all the same."""
+    with jax.enable_x64(True):
+        result = sx.generate(TARGET, [1, 2], drafter=DRAFTERS["draft model"].make(3))
+    assert len(result.tokens) == 128
 
 
 @pytest.mark.parametrize("num_layers", [0, 3])

@@ -119,6 +119,8 @@ def test_what_is_no_rule_is_refused_by_name():
 
     with pytest.raises(ValueError, match=r"draft_lengths.* mine is not .*unexpected .*'draft_len"):
         run(mine)
+    with pytest.raises(ValueError, match=r"verify must be a hashable function .* int is not"):
+        run(int)
     with pytest.raises(ValueError, match="temperature must be 0"):
         run("greedy")
 

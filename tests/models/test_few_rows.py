@@ -57,3 +57,27 @@ def test_with_the_kernel_the_program_has_no_loop_over_the_matrix(matrix):
     text = jax.jit(few_rows.row_products).lower(jnp.zeros((2, WIDTH)), matrix).compile().as_text()
     assert "ynn_fusion" in text
     assert " dot(" not in text
+
+
+def test_derivatives_are_those_of_a_product_and_need_no_more_memory(matrix):
+    vectors = np.random.default_rng(2).standard_normal((2, 3, WIDTH)).astype(np.float32)
+    weights = np.random.default_rng(3).standard_normal((2, 3, ROWS)).astype(np.float32)
+
+    def total(multiply):
+        return lambda vectors, matrix: jnp.sum(weights * multiply(vectors, matrix))
+
+    def gradient(multiply):
+        return jax.jit(jax.grad(total(multiply), argnums=(0, 1)))
+
+    given = gradient(few_rows._sum_products)(vectors, matrix)
+    for one, other in zip(given, gradient(few_rows._products)(vectors, matrix), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
+    memory = gradient(few_rows._sum_products).lower(vectors, matrix).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 2 * matrix.nbytes
+
+
+def test_other_platforms_get_a_product(matrix):
+    if not few_rows._is_fused((2, WIDTH), matrix.shape):
+        pytest.skip("this build of XLA has no kernel for it, and the product is used")
+    program = jax.export.export(jax.jit(few_rows.row_products), platforms=["tpu"])
+    assert "dot_general" in program(jnp.zeros((2, WIDTH)), matrix).mlir_module()

@@ -76,6 +76,29 @@ def test_a_run_that_is_resumed_ends_like_one_that_was_not(tmp_path):
     assert equal(again.params, whole.params)
 
 
+def test_narrow_parameters_have_a_wide_average_and_resume_too(tmp_path):
+    start = jax.tree.map(lambda x: x.astype(jnp.bfloat16), START)
+
+    def narrow(params, batch):
+        return loss(params, jax.tree.map(lambda x: x.astype(jnp.bfloat16), batch))
+
+    def breaks_off(i):
+        if i == 22:
+            raise KeyboardInterrupt
+        return jax.tree.map(jnp.asarray, batch_of(i))
+
+    def batches(i):
+        return jax.tree.map(jnp.asarray, batch_of(i))
+
+    whole = fit(narrow, start, batches, schedule(30))
+    assert whole.params["matrix"].dtype == jnp.bfloat16
+    with pytest.raises(KeyboardInterrupt):
+        fit(narrow, start, breaks_off, schedule(30), directory=tmp_path, save_every=10)
+    resumed = fit(narrow, start, batches, schedule(30), directory=tmp_path)
+    assert equal(resumed.params, whole.params)
+    assert equal(resumed.last_params, whole.last_params)
+
+
 def test_batches_that_are_accumulated_are_like_one_large_one():
     def large(i):
         pairs = [batch_of(2 * i), batch_of(2 * i + 1)]
@@ -93,8 +116,27 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     other = {"matrix": jnp.zeros((3, 2)), "offset": jnp.zeros(2)}
     with pytest.raises(ValueError, match="must have the parameters that are to be trained"):
         fit(loss, other, batch_of, schedule(2), directory=tmp_path)
+    renamed = {"a": START["matrix"], "b": START["offset"]}
+    with pytest.raises(ValueError, match="must have the parameters that are to be trained"):
+        fit(loss, renamed, batch_of, schedule(2), directory=tmp_path)
     with pytest.raises(ValueError, match="must be of the schedule asked for"):
         fit(loss, START, batch_of, schedule(3), directory=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    fit(loss, START, batch_of, schedule(2), directory=tmp_path)
+    for damaged in (b"", b"junk", path.read_bytes()[:200]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"the checkpoint .*checkpoint.safetensors is damaged"):
+            fit(loss, START, batch_of, schedule(2), directory=tmp_path)
+
+
+def test_numbers_below_one_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="accumulate must be at least 1, got 0"):
+        schedule(2, accumulate=0)
+    with pytest.raises(ValueError, match="save_every must be at least 1, got 0"):
+        fit(loss, START, batch_of, schedule(2), directory=tmp_path, save_every=0)
 
 
 def test_a_loss_that_is_not_finite_is_named():

@@ -1,6 +1,7 @@
 """Losses against their formulas in float64, their gradients, and what is kept for those."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,22 @@ def test_block_efficiency_keeps_no_pieces_of_the_logits(rule):
     assert large
     for leaf in large:
         assert any(leaf.shape == x.shape and (leaf == x).all() for x in (p, q))
+
+
+@pytest.mark.parametrize("name", ["acceptance", "total_variation"])
+def test_laws_without_a_token_in_common_have_no_gradient(name):
+    """And not NaN: one such position would end a training."""
+    p, q = jnp.array([0.0, 0.0, -jnp.inf, -jnp.inf]), jnp.array([-jnp.inf, -jnp.inf, 0.0, 0.0])
+    value, gradient = jax.value_and_grad(getattr(losses, name), argnums=1)(p, q)
+    assert value == (0 if name == "acceptance" else 1)
+    np.testing.assert_array_equal(gradient, np.zeros(4))
+    tokens = jnp.zeros(3, jnp.int32)
+    for rule in ("token", "block"):
+        loss = partial(losses.block_efficiency, tokens=tokens, draft_length=2, rule=rule)
+        gradient = jax.grad(lambda q, loss=loss: loss(jnp.tile(p, (3, 1)), q).sum())(
+            jnp.tile(q, (3, 1))
+        )
+        assert jnp.isfinite(gradient).all()
 
 
 def test_tokens_that_the_target_rules_out():

@@ -90,6 +90,12 @@ def _record(
 ) -> None:
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent} for the record", "make it first")
+    try:
+        open(path, "ab").close()  # now, not after minutes of work
+    except OSError as error:
+        raise CommandError(
+            f"the record {path} cannot be written: {error.strerror}", "choose another file"
+        ) from None
     info = {
         "target": model,
         "draft": draft_model,
@@ -112,7 +118,8 @@ def _record(
             info=info,
             done=lambda rule: console.print(f"{rule}: run", highlight=False),
         )
-    made.save(path)
+    with mendable(OSError, "choose another file for the record"):
+        made.save(path)
     console.print(f"{len(made.requests)} steps of {len(texts)} texts are in {path}")
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 import jax
+import numpy as np
 
 from speculax.drafting import (
     Round,
@@ -18,6 +19,7 @@ from speculax.drafting import (
     check_network,
     cut_head,
     draft_chain,
+    read_ids,
 )
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
@@ -71,6 +73,7 @@ class EarlyExit:
 
     def __post_init__(self) -> None:
         check_draft_length(self)
+        read_ids(self)
 
     @classmethod
     def with_vocabulary(
@@ -87,7 +90,7 @@ class EarlyExit:
         """Raise ValueError if the target does not have those layers."""
         check_network(self, target, "first_layers")
         most = cast(Layered, target.network).num_layers
-        if not isinstance(self.num_layers, int) or not 1 <= self.num_layers <= most:
+        if not isinstance(self.num_layers, int | np.integer) or not 1 <= self.num_layers <= most:
             raise ValueError(
                 f"num_layers must be from 1 to the {most} layers of {target.name}, got "
                 f"{self.num_layers!r}."
@@ -95,7 +98,7 @@ class EarlyExit:
         if (self.ids is None) != (self.head is None):
             raise ValueError("head and ids go together; use EarlyExit.with_vocabulary.")
         if self.ids is not None:
-            check_ids(self.ids, len(self.ids), target)
+            check_ids(self.ids, len(self.ids), target, allow_none=False)
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[()]:
         """No state: what it needs is in the target's cache."""

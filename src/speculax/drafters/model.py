@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.drafting import Round, check_draft_length, check_ids, draft_chain
+from speculax.drafting import Round, check_draft_length, check_ids, draft_chain, read_ids
 from speculax.models.model import Model
 from speculax.models.tokenizer import Tokenizer
 from speculax.prefill import pick_position, read_missing
@@ -61,12 +61,13 @@ class DraftModel:
 
     def __post_init__(self) -> None:
         check_draft_length(self)
+        read_ids(self)
 
     def check(self, target: Model) -> None:
         """Raise ValueError if the tokens do not mean the same, or the ids are no map of them."""
         given, wanted = self.model.network.vocab_size, target.network.vocab_size
         if self.ids is not None:
-            return check_ids(self.ids, given, target)
+            return check_ids(self.ids, given, target, allow_none=True)
         own, others = self.model.tokenizer, target.tokenizer
         are_known = isinstance(own, Tokenizer) and isinstance(others, Tokenizer)
         if given != wanted or (are_known and own != others):
@@ -139,4 +140,5 @@ def _count_known(state: Reading, round: Round) -> jax.Array:
     inside = jnp.minimum(places, round.tokens.shape[1] - 1)
     holds = jnp.take_along_axis(round.tokens, inside, axis=1) == state.drafted
     holds &= places < round.lengths[:, None]
-    return state.known + jnp.sum(jnp.cumprod(holds.astype(jnp.int32), axis=1), axis=1)
+    held = jnp.cumprod(holds.astype(jnp.int32), axis=1)
+    return state.known + jnp.sum(held, axis=1, dtype=jnp.int32)

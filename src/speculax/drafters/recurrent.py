@@ -21,6 +21,7 @@ from speculax.drafting import (
     check_network,
     cut_head,
     draft_chain,
+    read_ids,
 )
 from speculax.models.model import Model
 from speculax.types import Draft, LanguageModel
@@ -67,6 +68,7 @@ class RecurrentHead:
 
     def __post_init__(self) -> None:
         check_draft_length(self)
+        read_ids(self)
 
     @classmethod
     def create(cls, target: Model, params: Any, ids: Any, draft_length: int = 2) -> "RecurrentHead":
@@ -79,7 +81,7 @@ class RecurrentHead:
 
     def check(self, target: Model) -> None:
         """Raise ValueError if it was made for other tokens or hidden states of another width."""
-        check_ids(self.ids, len(self.ids), target)
+        check_ids(self.ids, len(self.ids), target, allow_none=False)
         check_network(self, target, "embed")
         tokens = jax.ShapeDtypeStruct((1,), jnp.int32)
         embed = cast(Embedding, target.network).embed

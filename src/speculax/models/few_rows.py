@@ -18,11 +18,29 @@ _LARGE = 1 << 23  # entries; a smaller matrix stays in the caches
 
 def row_products(vectors: jax.Array, matrix: jax.Array) -> jax.Array:
     """The products of `vectors` (..., D) with the rows of `matrix` (V, D): float32 (..., V)."""
-    if _has_kernel(vectors, matrix):
-        flat = vectors.reshape(-1, vectors.shape[-1])
-        return _sum_products(flat, matrix).reshape(*vectors.shape[:-1], len(matrix))
+    if not _has_kernel(vectors, matrix):
+        return _products(vectors, matrix)
+    return jax.lax.platform_dependent(vectors, matrix, cpu=_sum_products, default=_products)
+
+
+def _products(vectors: jax.Array, matrix: jax.Array) -> jax.Array:
     dimensions = (((vectors.ndim - 1,), (1,)), ((), ()))
     return jax.lax.dot_general(vectors, matrix, dimensions, preferred_element_type=jnp.float32)
+
+
+@jax.custom_jvp
+def _sum_products(vectors: jax.Array, matrix: jax.Array) -> jax.Array:
+    flat = vectors.reshape(-1, vectors.shape[-1])
+    sums = jnp.sum(matrix[:, None] * flat[None], axis=-1).T
+    return sums.reshape(*vectors.shape[:-1], len(matrix))
+
+
+@_sum_products.defjvp
+def _sum_products_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """Derivatives by matrix products: as sums they would be written out, (V, ..., D)."""
+    (vectors, matrix), (by_vectors, by_matrix) = primals, tangents
+    tangent = _products(by_vectors, matrix) + _products(vectors, by_matrix)
+    return _sum_products(vectors, matrix), tangent
 
 
 def _has_kernel(vectors: jax.Array, matrix: jax.Array) -> bool:
@@ -33,10 +51,6 @@ def _has_kernel(vectors: jax.Array, matrix: jax.Array) -> bool:
         and jax.default_backend() == "cpu"
         and _is_fused((count, matrix.shape[1]), matrix.shape)
     )
-
-
-def _sum_products(vectors: jax.Array, matrix: jax.Array) -> jax.Array:
-    return jnp.sum(matrix[:, None] * vectors[None], axis=-1).T
 
 
 @cache

@@ -44,6 +44,11 @@ class Schedule:
     accumulate: int = 1
     average: float = 0.999
 
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
 
 class Fit(NamedTuple):
     """What training made.
@@ -92,10 +97,13 @@ def fit(
         The parameters and the losses.
 
     Raises:
-        ValueError: If the checkpoint there is of other parameters or another schedule.
+        ValueError: If `save_every` is below 1, or the checkpoint there is damaged, of other
+            parameters or another schedule.
         FloatingPointError: If the loss or its gradient is no longer finite.
         ModuleNotFoundError: Without `pip install 'speculax[train]'`.
     """
+    if save_every < 1:
+        raise ValueError(f"save_every must be at least 1, got {save_every}.")
     try:
         import optax
     except ModuleNotFoundError as error:
@@ -133,7 +141,9 @@ def fit(
         return _State(new, average, optimizer_state), value, optax.tree.norm(gradient)
 
     own = jax.tree.map(jnp.array, params)  # the caller's are not given away
-    state = _State(own, jax.tree.map(jnp.array, own), optimizer.init(own))
+    # Averages of narrow numbers would not move.
+    average = jax.tree.map(lambda x: jnp.array(x, jnp.promote_types(x.dtype, jnp.float32)), own)
+    state = _State(own, average, optimizer.init(own))
     losses = np.zeros(0, np.float32)
     path = None if directory is None else Path(directory) / _CHECKPOINT
     if path is not None:
@@ -162,14 +172,15 @@ def fit(
             bar.update(task, advance=1, description=f"loss {losses[-50:].mean():.3f}")
             if path is not None and ((i + 1) % save_every == 0 or i + 1 == schedule.num_steps):
                 _save(path, state, losses, schedule)
-    return Fit(state.average, state.params, losses)
+    average = jax.tree.map(lambda x, like: x.astype(like.dtype), state.average, state.params)
+    return Fit(average, state.params, losses)
 
 
 def _save(path: Path, state: _State, losses: np.ndarray, schedule: Schedule) -> None:
     """Write a checkpoint under another name first, so that nobody ever finds half of one."""
     from safetensors.numpy import save_file
 
-    leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    leaves = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
     scratch = path.with_suffix(".tmp")
     save_file(leaves | {"losses": losses}, scratch, {"schedule": repr(schedule)})
     os.replace(scratch, path)
@@ -178,26 +189,37 @@ def _save(path: Path, state: _State, losses: np.ndarray, schedule: Schedule) -> 
 
 
 def _restore(path: Path, like: _State, schedule: Schedule) -> tuple[_State, np.ndarray]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, framework="numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        written = (file.metadata() or {}).get("schedule")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+            written = (file.metadata() or {}).get("schedule")
+    except SafetensorError as error:
+        raise ValueError(f"the checkpoint {path} is damaged ({error}); remove it.") from error
     if written != repr(schedule):
         raise ValueError(
             f"the checkpoint {path} must be of the schedule asked for, {schedule}, it is of "
             f"{written}; remove it, or choose another directory."
         )
-    losses = tensors.pop("losses")
-    leaves, structure = jax.tree.flatten(like)
-    shapes = [tensors[key].shape for key in sorted(tensors, key=int)]
-    if shapes != [leaf.shape for leaf in leaves]:
+    named = _named(like)
+    wanted = {name: leaf.shape for name, leaf in named.items()}
+    losses = tensors.pop("losses", None)
+    if losses is None or wanted != {name: tensor.shape for name, tensor in tensors.items()}:
         raise ValueError(
             f"the checkpoint {path} must have the parameters that are to be trained, it has "
             "others; remove it, or choose another directory."
         )
-    restored = [jnp.asarray(tensors[str(i)], leaf.dtype) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(structure, restored), losses
+    leaves = [jnp.asarray(tensors[name], leaf.dtype) for name, leaf in named.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), losses
+
+
+def _named(state: _State) -> dict[str, jax.Array]:
+    """The arrays of a state by the way to them, in the order of its leaves."""
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]
+    }
 
 
 def _plot(losses: np.ndarray, path: Path) -> None:

@@ -110,12 +110,15 @@ def lk(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
 
     Args:
         target_logits: floating (..., V).
-        draft_logits: floating (..., V).
+        draft_logits: floating (..., V), with mass somewhere that the target has some; else the loss
+            is infinite and has no gradient.
 
     Returns:
         (...), natural logarithms, at least 0.
     """
-    return _of_rows(lambda log_p, log_q: -_log_overlap(log_p, log_q))(target_logits, draft_logits)
+    return _of_rows(lambda log_p, log_q: -jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1))(
+        target_logits, draft_logits
+    )
 
 
 def lk_hybrid(
@@ -129,7 +132,7 @@ def lk_hybrid(
 
     Args:
         target_logits: floating (..., V).
-        draft_logits: floating (..., V).
+        draft_logits: floating (..., V), finite where the target has mass.
         decay: How soon; 3 is the authors' choice.
 
     Returns:
@@ -247,9 +250,5 @@ def _kl(log_a: jax.Array, log_b: jax.Array) -> jax.Array:
     return jnp.sum(a * difference, axis=-1)
 
 
-def _log_overlap(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    return jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
-
-
 def _overlap_of_rows(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    return jnp.exp(_log_overlap(log_p, log_q))
+    return jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
