@@ -19,6 +19,7 @@ from machine import describe
 
 import speculax as sx
 from speculax import theory
+from speculax.settings import History, RowSettings
 
 PROMPTS = (
     "class Stack:\n",
@@ -121,7 +122,11 @@ def time_drafting(target: sx.Model, draft: sx.Model, length: int, temperature: f
                 lengths=start,
                 draft_length=length,
                 target=sx.Target(target.network, None, None, jnp.zeros((1, 1))),
-                temperature=jnp.full((1,), temperature) if temperature else None,
+                settings=RowSettings(
+                    stop_ids=jnp.zeros((1, 0), jnp.int32),
+                    temperature=jnp.full((1,), temperature) if temperature else None,
+                ),
+                history=History(None, None, None),
                 uniforms=jax.random.uniform(key, (1, length)),
             )
             drafted, state = drafter.propose(state, round)

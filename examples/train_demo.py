@@ -127,6 +127,7 @@ def train_target(ids: np.ndarray, options: argparse.Namespace) -> dict:
         Schedule(options.target_steps, learning_rate=3e-3),
         directory=options.directory / "target",
         save_every=100,
+        about=f"standard library of Python {platform.python_version()}, seed {options.seed}",
     ).params
 
 
@@ -147,6 +148,7 @@ def sample_texts(target: sx.Model, ids: np.ndarray, num: int, seed: int) -> np.n
             max_new_tokens=WINDOW - PROMPT,
             temperature=1.0,
             seed=seeds,
+            slots=len(some),
             eos_ids=(),
         )
         texts += [np.append(a, b.tokens) for a, b in zip(some, results, strict=True)]
@@ -185,7 +187,10 @@ def train_draft(
         return texts[picks], hidden[picks]
 
     params = network.init_params(jax.random.key(seed + 1))
-    return fit(loss, params, batch_of, schedule, directory=directory, save_every=100).params
+    about = f"{len(texts)} texts, seed {seed}"
+    return fit(
+        loss, params, batch_of, schedule, directory=directory, save_every=100, about=about
+    ).params
 
 
 def save(path: Path, config: DecoderConfig, params: dict, info: dict) -> None:
@@ -199,9 +204,9 @@ def save(path: Path, config: DecoderConfig, params: dict, info: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="for the pair, and checkpoints on the way")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target-steps", type=int, default=2000)
-    parser.add_argument("--draft-steps", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0, help="of all that is random")
+    parser.add_argument("--target-steps", type=int, default=2000, help="updates of the target")
+    parser.add_argument("--draft-steps", type=int, default=3000, help="updates of the draft")
     parser.add_argument("--texts", type=int, default=4096, help="sampled to train the draft on")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
@@ -263,6 +268,7 @@ def report(target: sx.Model, draft: sx.Model, held_out: np.ndarray) -> None:
         max_new_tokens=128,
         temperature=1.0,
         seed=range(64),
+        slots=64,
         eos_ids=(),
     )
     drafted, accepted, steps, emitted = (

@@ -2,8 +2,9 @@
 
     python examples/train_drafter.py build/drafter
 
-writes the drafter to `build/drafter/drafter.safetensors`, which `load` reads, and reports what it
-is worth. It takes about an hour and a half on two cores, and goes on where it was broken off.
+writes the drafter to `build/drafter/drafter.safetensors`, which `RecurrentHead.load` reads, and
+reports what it is worth. To see that it runs, add `--texts 64 --steps 4 --batch 2 --repeats 1`;
+the whole takes about an hour and a half on two cores, and goes on where it was broken off.
 The drafter is a recurrent head on the hidden states of Gemma with a reduced vocabulary
 (`speculax.RecurrentHead`).
 
@@ -17,13 +18,11 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
 import speculax as sx
 from speculax.drafters.recurrent import advance_hidden, init_params
@@ -46,6 +45,7 @@ def sample_texts(target: sx.Model, num: int, path: Path, first_seed: int) -> np.
         results = sx.generate(
             target,
             [start] * AT_ONCE,
+            slots=AT_ONCE,
             max_new_tokens=LENGTH - len(start),
             temperature=TEMPERATURE,
             seed=range(first_seed + len(done), first_seed + len(done) + AT_ONCE),
@@ -134,24 +134,12 @@ def train(target: sx.Model, options: argparse.Namespace) -> sx.RecurrentHead:
         Schedule(options.steps, learning_rate=2e-3, weight_decay=0.02),
         directory=directory,
         save_every=500,
+        about=f"{options.model}: {options.texts} texts, {options.vocabulary} tokens, batches of "
+        f"{options.batch}, seed {options.seed}",
     )
-    leaves, _ = jax.tree.flatten(result.params)
-    tensors = {f"{i:02d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-    save_file(tensors | {"ids": ids}, directory / "drafter.safetensors")
-    return sx.RecurrentHead.create(target, result.params, ids)
-
-
-def load(target: sx.Model, path: Path, draft_length: int = 2) -> sx.RecurrentHead:
-    """The drafter in a file that `train` wrote."""
-    tensors = load_file(path)
-    ids = tensors.pop("ids")
-    width = target.network.config.hidden_size
-    like = jax.eval_shape(
-        partial(init_params, width=width, inner=INNER, num_layers=NUM_LAYERS), jax.random.key(0)
-    )
-    leaves = [jnp.asarray(tensors[name]) for name in sorted(tensors)]
-    params = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    return sx.RecurrentHead.create(target, params, ids, draft_length)
+    drafter = sx.RecurrentHead.create(target, result.params, ids)
+    drafter.save(directory / "drafter.safetensors")
+    return drafter
 
 
 def report(target: sx.Model, drafter: sx.RecurrentHead, repeats: int) -> None:
@@ -202,14 +190,16 @@ def report(target: sx.Model, drafter: sx.RecurrentHead, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--texts", type=int, default=2560)
-    parser.add_argument("--vocabulary", type=int, default=12_288)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=8000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--model", default="gemma3-270m")
+    parser.add_argument("directory", type=Path, help="for the drafter, and what is made on the way")
+    parser.add_argument("--texts", type=int, default=2560, help="sampled to train on")
+    parser.add_argument("--vocabulary", type=int, default=12_288, help="tokens that it can propose")
+    parser.add_argument("--batch", type=int, default=8, help="texts of an update")
+    parser.add_argument("--steps", type=int, default=8000, help="updates")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of texts, batches and the first parameters"
+    )
+    parser.add_argument("--repeats", type=int, default=2, help="seeds of the report")
+    parser.add_argument("--model", default="gemma3-270m", help="the target, as for speculax.load")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     target = sx.load(options.model)

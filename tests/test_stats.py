@@ -14,6 +14,7 @@ STATS = sx.Stats(
     emitted=10,
     drafted_by_position=(4, 4, 2, 0),
     accepted_by_position=(3, 2, 1, 0),
+    tested_by_position=(4, 3, 1, 0),
     prefill_seconds=0.5,
     decode_seconds=2.0,
     compile_seconds=30.0,
@@ -28,6 +29,9 @@ def test_rates():
     assert STATS.tokens_per_second == 5.0  # neither prefill nor compilation
     *rates, last = STATS.acceptance_by_position
     assert rates == [0.75, 0.5, 0.5]
+    assert math.isnan(last)
+    *rates, last = STATS.conditional_acceptance
+    assert rates == [0.75, 2 / 3, 1.0]
     assert math.isnan(last)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import speculax as sx
 from speculax.batching import write_rows
+from speculax.settings import History, RowSettings
 
 VOCAB = 8
 CERTAIN = 50.0  # a logit this far above all others leaves them less than 1e-20
@@ -163,15 +164,18 @@ def softmax(logits):
 # --- Drafters
 
 
-def round_of(tokens, lengths, draft_length, target=None, **kwargs):
-    """What a drafter is told in a step of greedy rows; `target` is a `Model` and its cache."""
+def round_of(tokens, lengths, draft_length, target=None, temperature=None, **kwargs):
+    """What a drafter is told in a step; `target` is a `Model` and its cache."""
     batch = tokens.shape[0]
+    nothing = jnp.zeros((batch, 0), jnp.int32)
     return sx.Round(
         tokens=tokens,
         lengths=lengths,
         draft_length=draft_length,
         target=target or sx.Target(Markov(), None, None, jnp.zeros((batch, 1))),
-        **{"temperature": None, "uniforms": jnp.zeros((batch, draft_length))} | kwargs,
+        settings=RowSettings(stop_ids=nothing, temperature=temperature),
+        history=History(None, None, None),
+        **{"uniforms": jnp.zeros((batch, draft_length))} | kwargs,
     )
 
 

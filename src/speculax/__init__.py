@@ -7,23 +7,25 @@ from speculax.drafters.first_match import FirstMatch as FirstMatch
 from speculax.drafters.model import DraftModel as DraftModel
 from speculax.drafters.ngram import NGram as NGram
 from speculax.drafters.recurrent import RecurrentHead as RecurrentHead
+from speculax.drafters.suffix import Suffix as Suffix
 from speculax.drafting import Drafter as Drafter, Round as Round, Target as Target
-from speculax.generation import (
-    Generation as Generation,
-    NewTokens as NewTokens,
-    Record as Record,
-    Stream as Stream,
-    generate as generate,
-    stream as stream,
-)
+from speculax.generation import Stream as Stream, generate as generate, stream as stream
 from speculax.laws import Law as Law
 from speculax.log_probs import LogProbs as LogProbs, log_probs as log_probs
 from speculax.make_law import law_from_logits as law_from_logits, law_from_probs as law_from_probs
 from speculax.models.errors import LoadError as LoadError
 from speculax.models.load import load as load
 from speculax.models.model import Model as Model
+from speculax.request import Settings as Settings
+from speculax.row import (
+    Generation as Generation,
+    NewTokens as NewTokens,
+    Record as Record,
+    TokenLogProbs as TokenLogProbs,
+)
 from speculax.sampling import sample as sample
 from speculax.stats import Stats as Stats
+from speculax.token_mask import TokenMask as TokenMask
 from speculax.types import (
     Draft as Draft,
     LanguageModel as LanguageModel,

@@ -13,8 +13,8 @@ from speculax.batching import map_rows, number_rows
 from speculax.coupling import coupled_draw
 from speculax.flat_laws import argmax_row
 from speculax.laws import Law, as_law, expand, flat_law, tokens_of
-from speculax.make_law import law_from_logits
 from speculax.sampling import sample
+from speculax.settings import History, RowSettings, adjust
 from speculax.types import Draft, LanguageModel
 
 MAX_DRAFT_LENGTH = 512
@@ -46,7 +46,8 @@ class Round:
         lengths: int32 (B,), how many there are; at least 1.
         draft_length: The number of tokens to propose, G; not traced.
         target: The model whose text it is.
-        temperature: float32 (B,), the requests' own; None if all are greedy.
+        settings: What the requests ask of laws: temperatures, cut-offs, penalties, masks.
+        history: What the penalties and masks know of the committed tokens.
         uniforms: float32 (B, G) in [0, 1), independent noise for the draws.
         seeds: uint32 (B,), where draws are coupled with the target's; else None.
         needs_laws: Whether the rule that will judge asks for the draft's laws; not traced.
@@ -56,7 +57,8 @@ class Round:
     lengths: jax.Array
     draft_length: int
     target: Target
-    temperature: jax.Array | None
+    settings: RowSettings
+    history: History
     uniforms: jax.Array
     seeds: jax.Array | None = None
     needs_laws: bool = True
@@ -66,10 +68,23 @@ class Round:
         """The last committed token of each row, int32 (B,)."""
         return jnp.take_along_axis(self.tokens, self.lengths[:, None] - 1, axis=1)[:, 0]
 
+    def adjust(
+        self,
+        logits: jax.Array,
+        drafted: jax.Array,
+        i: jax.Array | int,
+        ids: jax.Array | None = None,
+    ) -> jax.Array:
+        """Logits (B, V) about draft token i with the requests' biases, penalties and masks.
+
+        They know the committed tokens and the first i of `drafted` int32 (B, G). `ids` int32 (V,)
+        says which token each entry stands for.
+        """
+        return adjust(self.settings, self.history, logits[:, None], drafted, i, ids)[:, 0]
+
     def law(self, logits: jax.Array, ids: jax.Array | None = None) -> Law:
-        """The laws of logits (B, ..., V) under the requests' settings; `ids` as for a `Law`."""
-        temperature = 0.0 if self.temperature is None else self.temperature
-        return law_from_logits(logits, temperature=temperature, ids=ids)
+        """The laws of adjusted logits (B, ..., V): temperatures and cut-offs of the requests."""
+        return self.settings.law(logits, ids)
 
     def draw(self, law: Law, i: jax.Array | int) -> jax.Array:
         """Draft token i of each row from its law (B, V), int32 (B,); -1 where that is impossible.
@@ -77,7 +92,7 @@ class Round:
         Independent of the target's draws, coupled with them, or the likeliest: as the rule that
         will judge the drafts wants it.
         """
-        if self.temperature is None:
+        if self.settings.is_greedy:
             flat = flat_law(law)
             rows = number_rows(flat.num_rows, flat)
             return tokens_of(law, map_rows(partial(argmax_row, flat), rows))
@@ -171,8 +186,9 @@ class Drafter(Protocol):
     business: at the start of each step it is shown the committed tokens.
 
     A drafter may also have `always_drafts = True`, which asks it for `draft_length` tokens in every
-    step in place of adapting to what holds; and `check(target: Model)`, called once before the work
-    begins, which raises ValueError if the two do not go together.
+    step in place of adapting to what holds; `check(target: Model)`, called once before the work
+    begins, which raises ValueError if the two do not go together; and `remember(tokens)`, which
+    gives the drafter to go on with after a request whose prompt and text are `tokens` int32 (N,).
     """
 
     @property
@@ -183,7 +199,8 @@ class Drafter(Protocol):
     def init(self, tokens: jax.Array, lengths: jax.Array) -> Any:
         """The state for rows whose first `lengths` (B,) entries of `tokens` (B, S) are prompts.
 
-        S is the most tokens a row will ever have, and room for a draft.
+        Every array in it has rows as its first axis. S is the most tokens a row will ever have, and
+        room for a draft.
         """
         ...
 
@@ -214,9 +231,11 @@ def check_drafter(drafter: Any, target: Any) -> None:
     """Raise ValueError if this is no drafter, or not one for the `Model` target."""
     parts = ("draft_length", "init", "propose")
     if isinstance(drafter, type) or not all(hasattr(drafter, part) for part in parts):
+        given = drafter if isinstance(drafter, type | str | int) else type(drafter).__name__
+        advice = "; make one of the model, DraftModel(model)" if hasattr(drafter, "network") else ""
         raise ValueError(
             f"drafter must be None or a drafter such as NGram(), with {', '.join(parts)}, got "
-            f"{drafter!r}."
+            f"{given!r}{advice}."
         )
     length = drafter.draft_length
     if not _is_draft_length(length, 0):
@@ -259,9 +278,10 @@ def draft_chain(
     """
     batch, size = logits.shape
     length = round.draft_length
-    needs_laws = round.needs_laws and round.temperature is not None
+    needs_laws = round.needs_laws and not round.settings.is_greedy
 
     def draw(i: jax.Array | int, logits: jax.Array, drawn: Any) -> tuple[jax.Array, Any]:
+        logits = round.adjust(logits, drawn[0], i, ids)
         law = round.law(logits, ids)
         if needs_laws:
             law = law.normalize()

@@ -178,7 +178,7 @@ class Shared(NamedTuple):
 @partial(
     jax.tree_util.register_dataclass,
     meta_fields=["is_logits", "order"],
-    data_fields=["table", "mask", "bias", *SETTINGS, "has_settings", "normalizers"],
+    data_fields=["table", "mask", "bias", *SETTINGS, "is_joint", "has_settings", "normalizers"],
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlatLaw:
@@ -194,6 +194,7 @@ class FlatLaw:
         top_k: int32 (R,).
         top_p: float32 (R,).
         min_p: float32 (R,).
+        is_joint: bool (R,), in place of `order`; None if all rows have that one.
         has_settings: bool (R,), whether the settings that a row names exist; None if all do.
         normalizers: `Normalizer` of arrays (R,).
     """
@@ -207,6 +208,7 @@ class FlatLaw:
     top_k: jax.Array | None
     top_p: jax.Array | None
     min_p: jax.Array | None
+    is_joint: jax.Array | None
     has_settings: jax.Array | None
     normalizers: Normalizer | None
 
@@ -374,6 +376,8 @@ class FlatLaw:
             )
         if self.top_p is not None:
             share, kept_from = pick(self.top_p, row), nowhere if self.order == "joint" else cutoff
+            if self.is_joint is not None:
+                kept_from = jnp.where(pick(self.is_joint, row), nowhere, cutoff)
             is_used = is_cut & (share < 1)
 
             def find() -> jax.Array:

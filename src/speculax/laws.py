@@ -24,7 +24,7 @@ from speculax.types import NO_TOKEN
 @partial(
     jax.tree_util.register_dataclass,
     meta_fields=["is_logits", "order"],
-    data_fields=["table", "mask", "bias", "ids", *SETTINGS, "rows", "normalizers"],
+    data_fields=["table", "mask", "bias", "ids", *SETTINGS, "is_joint", "rows", "normalizers"],
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Law:
@@ -37,6 +37,7 @@ class Law:
         table: floating (..., V), the logits or probabilities.
         is_logits: Whether the table holds logits; static.
         order: How the cut-offs work together, "sequential" or "joint"; static.
+        is_joint: bool, in place of `order` where rows differ in it.
         mask: bool, which tokens are allowed; its last axis has V entries.
         bias: floating, added to logits, or to the logarithms of probabilities; like `mask`.
         ids: int32, which token each entry of the table stands for; like `mask`.
@@ -58,6 +59,7 @@ class Law:
     top_k: jax.Array | None = None
     top_p: jax.Array | None = None
     min_p: jax.Array | None = None
+    is_joint: jax.Array | None = None
     rows: jax.Array | None = None
     normalizers: Normalizer | None = None
 
@@ -161,6 +163,7 @@ def flat_law_with_settings(law: Law) -> FlatLaw:
         table=table,
         is_logits=law.is_logits,
         order=law.order,
+        is_joint=vary_with(spread(law.is_joint), table),
         normalizers=jax.tree.map(flatten, law.normalizers),
         **vary_with(shared | settings, table),
     )

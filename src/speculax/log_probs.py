@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from speculax.arrays import as_array, as_int32, check_kind
 from speculax.batching import map_rows, number_rows
+from speculax.blocks import BLOCK_SIZE
 from speculax.flat_laws import Normalizer, find_entries
 from speculax.inverse_cdf import block_sums
 from speculax.laws import Law, as_law, flat_ids, flat_law_with_settings
@@ -60,6 +61,40 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
             f"{tokens.shape}."
         )
     return _log_probs(law, tokens)
+
+
+def top_log_probs(law: Law, num_top: int) -> tuple[jax.Array, jax.Array]:
+    """The likeliest tokens of laws of logits without settings, and their log-probabilities.
+
+    Only the blocks with the largest maxima are sorted, as many as there are tokens to find.
+
+    Args:
+        law: Of leading shape (...).
+        num_top: N, at most V.
+
+    Returns:
+        int32 (..., N), the likeliest first, of ties the lowest id; and float32 (..., N), natural
+        logarithms, NaN where a row has NaN, infinity or no mass.
+    """
+    lead = law.shape[:-1]
+    if num_top == 0:
+        return jnp.zeros((*lead, 0), jnp.int32), jnp.zeros((*lead, 0), jnp.float32)
+    table = law.table.reshape(-1, law.size)
+
+    def read(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        scores = table[row].astype(jnp.float32)
+        missing = -law.size % BLOCK_SIZE
+        blocks = jnp.pad(scores, (0, missing), constant_values=-jnp.inf).reshape(-1, BLOCK_SIZE)
+        maxima = jnp.max(blocks, axis=1)
+        chosen = jnp.sort(jax.lax.top_k(maxima, min(num_top, len(maxima)))[1])
+        found, places = jax.lax.top_k(blocks[chosen].reshape(-1), num_top)
+        tokens = chosen[places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
+        largest = jnp.max(maxima)
+        total = jnp.sum(block_sums(jnp.exp(scores - largest)))
+        return tokens.astype(jnp.int32), found - largest - jnp.log(total)
+
+    tokens, logs = map_rows(read, number_rows(table.shape[0], table))
+    return tokens.reshape(*lead, num_top), logs.reshape(*lead, num_top)
 
 
 @jax.jit

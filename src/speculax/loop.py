@@ -1,7 +1,7 @@
 """The decoding loop on device: draft, score, verify, commit, for rows that go their own ways.
 
-It knows models and drafters only as protocols. The host calls `prefill` once and `decode_chunk`
-until no row is live; a chunk is a fixed number of steps without a word to the host.
+It knows models and drafters only as protocols. The host calls `prefill` once for each request and
+`decode_chunk` until no row is live; a chunk is a number of steps without a word to the host.
 
 Noise is derived from a request's seed, the number of its committed tokens at the start of the step,
 the index within the step and the stream (proposal, acceptance, draw): never from the row's place in
@@ -18,14 +18,15 @@ import jax.numpy as jnp
 from speculax.batching import write_rows
 from speculax.drafting import Round, Target, from_pytree
 from speculax.laws import Law
-from speculax.log_probs import log_probs
+from speculax.log_probs import log_probs, top_log_probs
 from speculax.make_law import law_from_logits
 from speculax.prefill import pick_position, read_missing
 from speculax.rules import RULES, Keys, Rule
+from speculax.settings import History, RowSettings, adjust, begin_history, extend_history
 from speculax.types import NO_TOKEN, Draft, LanguageModel, Verdict
 from speculax.verify.step import Step, ids_below
 
-STEPS_PER_CHUNK = 4
+MOST_STEPS = 64  # of a chunk
 PROPOSAL, ACCEPTANCE, DRAW, POSITION = range(4)  # streams of noise
 
 
@@ -34,88 +35,123 @@ class Requests(NamedTuple):
 
     Attributes:
         limits: int32 (B,), the length a row may reach, its prompt included.
-        temperature: float32 (B,), 0 for greedy rows.
         seeds: uint32 (B,).
-        eos_ids: int32 (E,), the tokens that end a row.
+        settings: What they ask of laws, and what ends them.
     """
 
     limits: jax.Array
-    temperature: jax.Array
     seeds: jax.Array
-    eos_ids: jax.Array
+    settings: RowSettings
+
+
+class Plan(NamedTuple):
+    """How a chunk is compiled; static.
+
+    Attributes:
+        rule: The rule that judges drafts.
+        width: How many draft tokens a step has room for.
+        num_positions: How many tokens the model reads in a step, at least `width` + 1; more only
+            so that all steps read as many, and round alike.
+        is_recorded: Whether to report the probabilities of the draft tokens.
+        num_top: How many of the likeliest tokens to report at each position; None for no
+            log-probabilities at all.
+    """
+
+    rule: Rule
+    width: int
+    num_positions: int
+    is_recorded: bool = False
+    num_top: int | None = None
 
 
 class State(NamedTuple):
-    """What the next step needs.
+    """What the next step needs. Every array has rows as its first axis.
 
     Attributes:
         tokens: int32 (B, S), the committed tokens of each row, prompt included.
-        accepted: bool (B, S), which of them were accepted drafts.
         lengths: int32 (B,), how many there are.
         live: bool (B,), which rows go on.
         failed: bool (B,), which rows stopped because their law could not be drawn from.
+        history: What penalties and masks know of the committed tokens.
         cache: The model's, with all but the last committed token.
         hidden: (B, D), its hidden states at the last token in the cache.
         drafter: The drafter's own state.
     """
 
     tokens: jax.Array
-    accepted: jax.Array
     lengths: jax.Array
     live: jax.Array
     failed: jax.Array
+    history: History
     cache: Any
     hidden: jax.Array
     drafter: Any
 
 
-class Counts(NamedTuple):
-    """What happened in a chunk, after cutting.
+class LogProbs(NamedTuple):
+    """Log-probabilities of emitted tokens, and of the likeliest ones in their place.
 
     Attributes:
-        steps: int32 (B,), steps in which the row was live.
-        drafted: int32 (B, G), draft tokens judged, by place in the draft.
-        accepted: int32 (B, G), draft tokens kept, by place in the draft.
-        hits: int32 (B,), draft tokens that held, or would have, had any been asked for.
-        misses: int32 (B,), steps in which one did not, or none was found.
+        before: float32 (B, G+1), under the model's own law: no settings, temperature 1.
+        after: float32 (B, G+1), under the law they were drawn from.
+        top_tokens: int32 (B, G+1, N), the likeliest by the model's own law.
+        top: float32 (B, G+1, N), their log-probabilities under it.
     """
 
-    steps: jax.Array
-    drafted: jax.Array
-    accepted: jax.Array
-    hits: jax.Array
-    misses: jax.Array
+    before: jax.Array
+    after: jax.Array
+    top_tokens: jax.Array
+    top: jax.Array
 
 
 class Judged(NamedTuple):
-    """The drafts of a chunk's steps, as the rule saw them; for those who want a record.
+    """The drafts of a step as the rule saw them; for those who want a record.
 
     Attributes:
-        target_log_probs: float32 (STEPS_PER_CHUNK, B, G), of each draft token.
+        target_log_probs: float32 (B, G), of each draft token.
         draft_log_probs: The same, under the law it was drawn from; 0 for deterministic drafts.
-        lengths: int32 (STEPS_PER_CHUNK, B), how many draft tokens there were.
-        accepted: int32 (STEPS_PER_CHUNK, B), how many were kept.
     """
 
     target_log_probs: jax.Array
     draft_log_probs: jax.Array
-    lengths: jax.Array
+
+
+class Steps(NamedTuple):
+    """What happened in a step; of a chunk with another axis, of steps, in front.
+
+    Attributes:
+        live: bool (B,), whether the row took part.
+        tokens: int32 (B, G+1), what it emitted, then -1: first the accepted drafts.
+        drafted: int32 (B,), how many draft tokens it had.
+        accepted: int32 (B,), how many of them it emitted.
+        log_probs: Of the emitted tokens; None if not asked for.
+        judged: None if not asked for.
+    """
+
+    live: jax.Array
+    tokens: jax.Array
+    drafted: jax.Array
     accepted: jax.Array
+    log_probs: LogProbs | None
+    judged: Judged | None
 
 
 class Report(NamedTuple):
-    """What the host reads after a chunk: the parts of `State` it shows, and the chunk's counts.
+    """What the host reads after a chunk.
 
-    `judged` is None unless it was asked for.
+    Attributes:
+        live: bool (B,), which rows go on.
+        failed: bool (B,), which rows stopped because their law could not be drawn from.
+        hits: int32 (B,), draft tokens that held, or would have, had any been asked for.
+        misses: int32 (B,), steps in which one did not, or none was found.
+        steps: Step by step, `MOST_STEPS` of them; rows are live in those that were run.
     """
 
-    tokens: jax.Array
-    accepted: jax.Array
-    lengths: jax.Array
     live: jax.Array
     failed: jax.Array
-    counts: Counts
-    judged: Judged | None
+    hits: jax.Array
+    misses: jax.Array
+    steps: Steps
 
 
 @partial(jax.jit, static_argnames=("network", "num_slots"))
@@ -124,7 +160,7 @@ def prefill(
     drafter: Any,
     prompts: jax.Array,
     prompt_lengths: jax.Array,
-    limits: jax.Array,
+    requests: Requests,
     *,
     network: LanguageModel,
     num_slots: int,
@@ -136,7 +172,7 @@ def prefill(
         drafter: The drafter as a pytree, or None.
         prompts: int32 (B, S), each row filled from the left.
         prompt_lengths: int32 (B,), at least 1.
-        limits: int32 (B,), the length each row may reach.
+        requests: What the rows ask for.
         network: The model; static.
         num_slots: Cache slots a row; static.
     """
@@ -146,34 +182,34 @@ def prefill(
     proposer = from_pytree(drafter)
     return State(
         tokens=prompts,
-        accepted=jnp.zeros(prompts.shape, bool),
         lengths=prompt_lengths,
-        live=prompt_lengths < limits,
+        live=prompt_lengths < requests.limits,
         failed=jnp.zeros((batch,), bool),
+        history=begin_history(requests.settings, prompts, prompt_lengths, network.vocab_size),
         cache=network.keep(cache, known),
         hidden=hidden,
         drafter=None if proposer is None else proposer.init(prompts, prompt_lengths),
     )
 
 
-@partial(
-    jax.jit,
-    static_argnames=("network", "rule", "width", "is_sampled", "is_recorded"),
-    donate_argnames=("state",),
-)
+@partial(jax.jit, donate_argnums=0)
+def insert(state: State, one: State, row: jax.Array) -> State:
+    """The state with a row, int32 (), taken over by that of a single request."""
+    return jax.tree.map(lambda rows, new: rows.at[row].set(new[0]), state, one)
+
+
+@partial(jax.jit, static_argnames=("network", "plan"), donate_argnames=("state",))
 def decode_chunk(
     params: Any,
     drafter: Any,
     state: State,
     requests: Requests,
+    goes_on: jax.Array,
     draft_lengths: jax.Array,
     num_steps: jax.Array,
     *,
     network: LanguageModel,
-    rule: Rule,
-    width: int,
-    is_sampled: bool,
-    is_recorded: bool = False,
+    plan: Plan,
 ) -> tuple[State, Report]:
     """Run `num_steps` steps, or fewer if no row is live any more.
 
@@ -182,38 +218,38 @@ def decode_chunk(
         drafter: The drafter as a pytree, None for plain decoding.
         state: Given away: its buffers are reused.
         requests: What the rows ask for.
-        draft_lengths: int32 (B,), how many tokens to draft for each row, at most `width`.
-        num_steps: int32 (), at most `STEPS_PER_CHUNK` if they are recorded.
+        goes_on: bool (B,), which live rows the host wants to go on.
+        draft_lengths: int32 (B,), how many tokens to draft for each row, at most the width.
+        num_steps: int32 (), at most `MOST_STEPS`.
         network: The model; static.
-        rule: The rule that judges drafts; static.
-        width: How many draft tokens the compiled step has room for; static.
-        is_sampled: Whether any row has a temperature above 0; static.
-        is_recorded: Whether to report the probabilities of the draft tokens; static.
+        plan: How to compile it; static.
     """
-    zeros = jnp.zeros_like(state.lengths)
-    by_place = jnp.zeros((*zeros.shape, width), jnp.int32)
+    settings, width = requests.settings, plan.width
+    state = state._replace(live=state.live & goes_on)
 
     def is_unfinished(carry: tuple) -> jax.Array:
         return (carry[0] < num_steps) & jnp.any(carry[1].live)
 
     def run_step(carry: tuple) -> tuple:
-        i, state, counts, judged = carry
-        state, new_counts, new = step(state)
-        judged = jax.tree.map(lambda all, one: all.at[i].set(one), judged, new)
-        return i + 1, state, jax.tree.map(jnp.add, counts, new_counts), judged
+        i, state, learnt, log = carry
+        state, (new, entry) = step(state)
+        log = jax.tree.map(lambda all, one: all.at[i].set(one), log, entry)
+        return i + 1, state, jax.tree.map(jnp.add, learnt, new), log
 
-    def step(state: State) -> tuple[State, Counts, Judged | None]:
+    def step(state: State) -> tuple[State, tuple[tuple[jax.Array, jax.Array], Steps]]:
         """One round: draft, score, verify, cut, commit."""
         lengths = state.lengths
+        draft_length = max(width, 1)  # one at least: to learn whether drafting would pay
         round = Round(
             tokens=state.tokens,
             lengths=lengths,
-            draft_length=max(width, 1),  # one at least: to learn whether drafting would pay
+            draft_length=draft_length,
             target=Target(network, params, state.cache, state.hidden),
-            temperature=requests.temperature if is_sampled else None,
-            uniforms=_uniforms(requests.seeds, lengths, PROPOSAL, max(width, 1)),
-            seeds=requests.seeds if rule.is_coupled else None,
-            needs_laws=rule.reads_draft,
+            settings=settings,
+            history=state.history,
+            uniforms=_uniforms(requests.seeds, lengths, PROPOSAL, draft_length),
+            seeds=requests.seeds if plan.rule.is_coupled else None,
+            needs_laws=plan.rule.reads_draft,
         )
         proposal, drafter_state = _propose(from_pytree(drafter), state.drafter, round)
         room = requests.limits - lengths - 1  # the last place is the drawn token's
@@ -224,36 +260,60 @@ def decode_chunk(
             proposal.probs if width else None,
         )
 
-        tokens = jnp.concatenate([round.pending[:, None], jnp.maximum(draft.tokens, 0)], axis=1)
-        place = jnp.arange(width + 1, dtype=jnp.int32)[None]
-        hidden, cache = network.score(params, tokens, lengths[:, None] - 1 + place, state.cache)
-        law = _law(network.head(params, hidden), requests, is_sampled)
-        verdict = _verify(rule, draft, law, requests, lengths, is_sampled)
+        hidden, cache, logits = _score(network, params, round, draft, state.cache, plan)
+        law = settings.law(adjust(settings, state.history, logits, draft.tokens))
+        verdict = _verify(plan.rule, draft, law, requests, lengths)
         verdict, live, failed = _cut(verdict, state, requests)
-        judged = _judged(draft, law, verdict) if is_recorded else None
 
         kept = verdict["num_accepted"]
         emitted = jnp.sum(verdict["tokens"] != NO_TOKEN, axis=1, dtype=jnp.int32)
         new_state = State(
             tokens=write_rows(state.tokens, verdict["tokens"], lengths),
-            accepted=write_rows(state.accepted, place < kept[:, None], lengths),
             lengths=lengths + emitted,
             live=live,
             failed=failed,
+            history=extend_history(settings, state.history, verdict["tokens"]),
             cache=network.keep(cache, lengths + emitted - 1),
             hidden=pick_position(hidden, jnp.maximum(emitted - 1, 0)),
             drafter=drafter_state,
         )
-        return new_state, _count(state.live, proposal, draft, asked, verdict, emitted), judged
+        entry = Steps(
+            live=state.live,
+            tokens=verdict["tokens"],
+            drafted=draft.lengths,
+            accepted=kept,
+            log_probs=_log_probs(logits, law, verdict["tokens"], plan.num_top),
+            judged=_judged(draft, law) if plan.is_recorded else None,
+        )
+        return new_state, (_learn(state.live, proposal, draft, asked, verdict), entry)
 
-    blank = jnp.zeros((STEPS_PER_CHUNK, *by_place.shape), jnp.float32)
-    none = jnp.zeros(blank.shape[:2], jnp.int32)
-    judged = Judged(blank, blank, none, none) if is_recorded else None
-    counts = Counts(zeros, by_place, by_place, zeros, zeros)
-    carry = jnp.int32(0), state, counts, judged
-    _, state, counts, judged = jax.lax.while_loop(is_unfinished, run_step, carry)
-    shown = (state.tokens, state.accepted, state.lengths, state.live, state.failed)
-    return state, Report(*shown, counts, judged)
+    nothing = jnp.zeros_like(state.lengths)
+    carry = jnp.int32(0), state, (nothing, nothing), _blank_steps(len(nothing), plan)
+    _, state, learnt, log = jax.lax.while_loop(is_unfinished, run_step, carry)
+    return state, Report(state.live, state.failed, *learnt, log)
+
+
+def _blank_steps(batch: int, plan: Plan) -> Steps:
+    """The log of a chunk before its first step."""
+
+    def zeros(*shape: int, dtype: Any = jnp.float32) -> jax.Array:
+        return jnp.zeros((MOST_STEPS, batch, *shape), dtype)
+
+    log_probs = judged = None
+    places = plan.width + 1
+    if plan.num_top is not None:
+        top = zeros(places, plan.num_top)
+        log_probs = LogProbs(zeros(places), zeros(places), top.astype(jnp.int32), top)
+    if plan.is_recorded:
+        judged = Judged(zeros(plan.width), zeros(plan.width))
+    return Steps(
+        live=zeros(dtype=bool),
+        tokens=zeros(places, dtype=jnp.int32),
+        drafted=zeros(dtype=jnp.int32),
+        accepted=zeros(dtype=jnp.int32),
+        log_probs=log_probs,
+        judged=judged,
+    )
 
 
 def _propose(drafter: Any, state: Any, round: Round) -> tuple[Draft, Any]:
@@ -261,6 +321,11 @@ def _propose(drafter: Any, state: Any, round: Round) -> tuple[Draft, Any]:
         nothing = jnp.zeros_like(round.lengths)
         return Draft(nothing[:, None], nothing), state
     proposal, state = drafter.propose(state, round)
+    if not isinstance(proposal, Draft):
+        raise TypeError(
+            f"the drafter's propose must return a Draft and a state, got {type(proposal).__name__} "
+            "first; return speculax.Draft(tokens, lengths, probs), state."
+        )
     shape = round.lengths.shape[0], round.draft_length
     _check_proposal(proposal, shape, round.target.network.vocab_size)
     return proposal, state
@@ -282,22 +347,26 @@ def _check_proposal(proposal: Draft, shape: tuple[int, int], vocab_size: int) ->
         )
 
 
-def _law(logits: jax.Array, requests: Requests, is_sampled: bool) -> Law:
-    """The target's laws (B, G+1, V) under the requests' settings."""
-    return law_from_logits(logits, temperature=requests.temperature if is_sampled else 0.0)
+def _score(
+    network: LanguageModel, params: Any, round: Round, draft: Draft, cache: Any, plan: Plan
+) -> tuple[jax.Array, Any, jax.Array]:
+    """The model's hidden states (B, G+1, D), cache, and logits (B, G+1, V)."""
+    num_read, num_used = plan.num_positions, plan.width + 1
+    tokens = jnp.concatenate([round.pending[:, None], jnp.maximum(draft.tokens, 0)], axis=1)
+    tokens = jnp.pad(tokens, ((0, 0), (0, num_read - num_used)))
+    positions = round.lengths[:, None] - 1 + jnp.arange(num_read, dtype=jnp.int32)[None]
+    hidden, cache = network.score(params, tokens, positions, cache)
+    logits = network.head(params, hidden)
+    if num_read > num_used:
+        # Lest the compiler see that not all are used, and make the product a smaller one.
+        logits = jax.lax.optimization_barrier(logits)[:, :num_used]
+    return hidden, cache, logits
 
 
-def _verify(
-    rule: Rule,
-    draft: Draft,
-    law: Law,
-    requests: Requests,
-    lengths: jax.Array,
-    is_sampled: bool,
-) -> Verdict:
+def _verify(rule: Rule, draft: Draft, law: Law, requests: Requests, lengths: jax.Array) -> Verdict:
     """Judge the drafts by the target's laws."""
     num_drafts = draft.tokens.shape[1]
-    if not is_sampled and rule.becomes_greedy:
+    if requests.settings.is_greedy and rule.becomes_greedy:
         rule = RULES["greedy"]
     if rule.is_keyed and not rule.is_coupled:
         noise = _keyed_uniforms(requests.seeds, lengths, num_drafts + 1)
@@ -310,13 +379,24 @@ def _verify(
     return rule.judge(step, draft, law, Keys(requests.seeds, lengths.astype(jnp.uint32)))
 
 
-def _judged(draft: Draft, law: Law, verdict: Verdict) -> Judged:
+def _log_probs(
+    logits: jax.Array, law: Law, tokens: jax.Array, num_top: int | None
+) -> LogProbs | None:
+    if num_top is None:
+        return None
+    own = law_from_logits(logits)
+    return LogProbs(
+        log_probs(own, tokens).after, log_probs(law, tokens).after, *top_log_probs(own, num_top)
+    )
+
+
+def _judged(draft: Draft, law: Law) -> Judged:
     padded = jnp.pad(draft.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
     target = log_probs(law, padded).after[:, :-1]
     own = jnp.zeros_like(target)
     if draft.probs is not None:
         own = log_probs(draft.probs, draft.tokens).after
-    return Judged(target, own, draft.lengths, verdict["num_accepted"])
+    return Judged(target, own)
 
 
 def _cut(
@@ -326,15 +406,16 @@ def _cut(
     tokens, num_accepted = verdict["tokens"], verdict["num_accepted"]
     place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     is_made = tokens != NO_TOKEN
-    is_eos = jnp.any(tokens[:, :, None] == requests.eos_ids[None, None], axis=2) & is_made
+    ends = requests.settings.stop_ids
+    is_end = jnp.any(tokens[:, :, None] == ends[:, None], axis=2) & is_made
     num_made = jnp.sum(is_made, axis=1, dtype=jnp.int32)
-    first_eos = jnp.argmax(is_eos, axis=1).astype(jnp.int32)
-    to_eos = jnp.where(jnp.any(is_eos, axis=1), first_eos + 1, tokens.shape[1] + 1)
-    end = jnp.minimum(jnp.minimum(num_made, to_eos), requests.limits - state.lengths)
+    first_end = jnp.argmax(is_end, axis=1).astype(jnp.int32)
+    to_end = jnp.where(jnp.any(is_end, axis=1), first_end + 1, tokens.shape[1] + 1)
+    end = jnp.minimum(jnp.minimum(num_made, to_end), requests.limits - state.lengths)
     end = jnp.where(state.live, end, 0).astype(jnp.int32)
 
-    failed = state.live & (num_made == num_accepted) & (num_made < to_eos)
-    is_over = (end == to_eos) | (state.lengths + end >= requests.limits) | failed
+    failed = state.live & (num_made == num_accepted) & (num_made < to_end)
+    is_over = (end == to_end) | (state.lengths + end >= requests.limits) | failed
     verdict = {
         "num_accepted": jnp.minimum(num_accepted, end),
         "tokens": jnp.where(place < end[:, None], tokens, NO_TOKEN),
@@ -342,15 +423,10 @@ def _cut(
     return verdict, state.live & ~is_over, state.failed | failed
 
 
-def _count(
-    live: jax.Array,
-    proposal: Draft,
-    draft: Draft,
-    asked: jax.Array,
-    verdict: Verdict,
-    emitted: jax.Array,
-) -> Counts:
-    """What happened in a step, in the rows that were live.
+def _learn(
+    live: jax.Array, proposal: Draft, draft: Draft, asked: jax.Array, verdict: Verdict
+) -> tuple[jax.Array, jax.Array]:
+    """Hits and misses of a step, int32 (B,), in the rows that were live.
 
     Where drafts were asked for, hits are those kept, and a miss is a test that failed or a draft
     that came back empty. Where none was, the proposal counts as if one had been.
@@ -359,20 +435,7 @@ def _count(
     would_hold = (proposal.lengths > 0) & (proposal.tokens[:, 0] == first)
     hits = jnp.where(asked > 0, kept, would_hold.astype(jnp.int32))
     was_missed = jnp.where(asked > 0, (kept < draft.lengths) | (draft.lengths == 0), ~would_hold)
-    # A row that ended inside its accepted drafts was not judged on the rest.
-    judged = jnp.where(emitted > kept, draft.lengths, jnp.minimum(draft.lengths, kept))
-    place = jnp.arange(draft.tokens.shape[1], dtype=jnp.int32)[None]
-    counts = Counts(
-        steps=jnp.ones_like(kept),
-        drafted=place < judged[:, None],
-        accepted=place < kept[:, None],
-        hits=hits,
-        misses=was_missed,
-    )
-    return jax.tree.map(
-        lambda x: jnp.where(live.reshape((-1,) + (1,) * (x.ndim - 1)), x.astype(jnp.int32), 0),
-        counts,
-    )
+    return jnp.where(live, hits, 0), (live & was_missed).astype(jnp.int32)
 
 
 def _uniforms(seeds: jax.Array, lengths: jax.Array, stream: int, count: int) -> jax.Array:

@@ -21,7 +21,7 @@ def law_from_logits(
     min_p: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    order: Order = "sequential",
+    order: Order | np.ndarray | jax.Array = "sequential",
     rows: ArrayLike | None = None,
     ids: ArrayLike | None = None,
 ) -> Law:
@@ -46,7 +46,8 @@ def law_from_logits(
         bias: floating, added to the logits.
         order: "sequential": mask and bias, temperature, top-k, top-p, min-p, each seeing what the
             one before left, renormalised (as transformers does it); "joint": the cut-offs look at
-            the same law, and a token must pass them all (as SGLang does it).
+            the same law, and a token must pass them all (as SGLang does it). Where rows differ in
+            it, a setting like the others: bool, True for "joint".
         rows: int (...), which entry of the settings each row uses. Settings then have one entry a
             request, (N,), masks and biases (N, V): for layouts in which a request has several rows.
         ids: int (V,), (B, V) or as `logits`, which token of the target's vocabulary each entry
@@ -83,7 +84,7 @@ def law_from_probs(
     min_p: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    order: Order = "sequential",
+    order: Order | np.ndarray | jax.Array = "sequential",
     rows: ArrayLike | None = None,
     ids: ArrayLike | None = None,
 ) -> Law:
@@ -129,7 +130,7 @@ def _make_law(
     min_p: ArrayLike | None,
     mask: ArrayLike | None,
     bias: ArrayLike | None,
-    order: Order,
+    order: Order | np.ndarray | jax.Array,
     rows: ArrayLike | None,
     ids: ArrayLike | None,
 ) -> Law:
@@ -140,8 +141,11 @@ def _make_law(
             f"{name} must have shape (..., V) with V at least 1, got {table.shape}; pass one entry "
             "for each token."
         )
+    is_joint = None
+    if isinstance(order, np.ndarray | jax.Array):
+        order, is_joint = "sequential", order
     if order not in get_args(Order):
-        raise ValueError(f'order must be "sequential" or "joint", got {order!r}.')
+        raise ValueError(f'order must be "sequential", "joint" or an array of bool, got {order!r}.')
     lead, size = table.shape[:-1], table.shape[-1]
     given_rows = rows
     if rows is not None:
@@ -192,6 +196,7 @@ def _make_law(
         top_k=_cast(read("top_k", top_k, jnp.integer), jnp.int32),
         top_p=_cast(read("top_p", top_p, jnp.number), jnp.float32),
         min_p=_cast(read("min_p", min_p, jnp.number), jnp.float32),
+        is_joint=read("order", is_joint, jnp.bool_),
         rows=_cast(rows, jnp.int32),
     )
     _check_rows(given_rows, num_settings)

@@ -17,8 +17,9 @@ import numpy as np
 
 from speculax import theory
 from speculax.drafting import Drafter
-from speculax.generation import Record, generate
+from speculax.generation import generate
 from speculax.models.model import Model
+from speculax.row import Record
 
 _RECORDED_RULE = "block"
 _RUN_RULES = ("coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k")
@@ -97,7 +98,7 @@ class Estimate(NamedTuple):
 
 def record(
     model: Model,
-    prompts: list[Any],
+    prompts: list[str] | list[list[int]],
     drafter: Drafter,
     *,
     max_new_tokens: int,
@@ -141,6 +142,7 @@ def record(
             seed=[seed + i for i in range(len(prompts))],
             eos_ids=(),
             record=True,
+            slots=len(prompts),
         )
         done(rule)
         return [_full_steps(result.record) for result in results]

@@ -15,6 +15,7 @@ class Stats:
         emitted: Tokens made, accepted and drawn.
         drafted_by_position: `drafted`, by place in the draft.
         accepted_by_position: `accepted`, by place in the draft.
+        tested_by_position: Draft tokens before which all others had held, by place in the draft.
         prefill_seconds: Time to read the prompt.
         decode_seconds: Time to make the tokens after that, compilation apart.
         compile_seconds: Time spent compiling, in both.
@@ -31,6 +32,7 @@ class Stats:
     emitted: int
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
+    tested_by_position: tuple[int, ...]
     prefill_seconds: float
     decode_seconds: float
     compile_seconds: float
@@ -46,6 +48,16 @@ class Stats:
     def acceptance_by_position(self) -> tuple[float, ...]:
         """Accepted over drafted tokens at each place in the draft; NaN where none was drafted."""
         pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
+        return tuple(_ratio(*pair) for pair in pairs)
+
+    @property
+    def conditional_acceptance(self) -> tuple[float, ...]:
+        """Accepted over tested tokens at each place in the draft; NaN where none was tested.
+
+        How often a draft token holds if those before it did: what `speculax.theory` asks for as
+        acceptance rates.
+        """
+        pairs = zip(self.accepted_by_position, self.tested_by_position, strict=True)
         return tuple(_ratio(*pair) for pair in pairs)
 
     @property

@@ -54,7 +54,10 @@ class LanguageModel(Protocol):
         ...
 
     def init_cache(self, batch_size: int, num_slots: int) -> Any:
-        """An empty cache for `batch_size` rows of at most `num_slots` tokens."""
+        """An empty cache for `batch_size` rows of at most `num_slots` tokens.
+
+        Every array in it has rows as its first axis.
+        """
         ...
 
     def score(

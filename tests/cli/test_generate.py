@@ -55,17 +55,24 @@ def test_text_alone_is_on_stdout_and_one_line_of_stats_on_stderr():
 
 
 def test_the_options_reach_generate():
+    settings = {
+        "max_new_tokens": 50, "temperature": 0.7, "top_k": 200, "top_p": 0.99, "min_p": 0.001,
+        "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": -0.1,
+    }  # fmt: skip
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     shown = run_json(
-        PROMPT, "--max-new-tokens=50", "--temperature=0.7", "--seed=9", "--draft-length=2",
-        "--max-ngram=2",
+        PROMPT, *options, "--seed=9", "--draft-length=2", "--max-ngram=2", "--deterministic",
+        "--stop=no such text", "--stop-id=5", "--stop-id=6", "--logprobs=1",
     )  # fmt: skip
+    settings |= {"stop": ["no such text"], "stop_ids": [5, 6]}
     expected = sx.generate(
         toy.model(),
         PROMPT,
         drafter=sx.NGram(draft_length=2, max_ngram=2),
-        max_new_tokens=50,
-        temperature=0.7,
         seed=9,
+        deterministic=True,
+        log_probs=1,
+        **settings,
     )
     assert shown["text"] == expected.text
     assert shown["tokens"] == expected.tokens.tolist()
@@ -73,15 +80,23 @@ def test_the_options_reach_generate():
     assert shown["seed"] == 9
     assert shown["stop_reason"] == expected.stop_reason
     assert shown["stats"]["drafted"] == expected.stats.drafted > 0
-    assert shown["settings"] == {
+    assert shown["log_probs"]["top_tokens"] == expected.log_probs.top_tokens.tolist()
+    np.testing.assert_allclose(shown["log_probs"]["model"], expected.log_probs.model)
+    assert shown["settings"] == settings | {
         "model": "demo",
         "drafter": "ngram",
         "verify": "token",
-        "max_new_tokens": 50,
-        "temperature": 0.7,
+        "deterministic": True,
         "draft_length": 2,
         "max_ngram": 2,
     }
+
+
+def test_a_text_ends_before_a_stop_string():
+    whole = run(PROMPT, "--max-new-tokens=60").stdout
+    assert "[b]" in whole
+    result = run(PROMPT, "--max-new-tokens=60", "--stop=[b]", "--stop=nowhere")
+    assert result.stdout == whole[: whole.index("[b]")]
 
 
 def test_a_draft_model_and_a_rule_reach_generate():
@@ -115,7 +130,7 @@ def test_a_draft_model_proposes_four_tokens_unless_told():
     [
         (["--verify=best"], "verify must be one of token, block"),
         (["--verify=greedy", "--temperature=1"], "temperature must be 0"),
-        (["--draft-model=small", "--no-draft"], "--draft-model drafts, which --no-draft forbids"),
+        (["--draft-model=small", "--no-draft"], "a draft model drafts, which --no-draft forbids"),
         (["--draft-model=small", "--draft-length=0"], "draft_length must be an integer from 1"),
     ],
 )
@@ -201,10 +216,13 @@ def test_zero_tokens():
         (("--prompt-file=.",), "the prompt file . could not be read"),
         (("a\udcff",), "PROMPT is not UTF-8 text: byte 1 is 0xff"),
         (("a\ud800",), "PROMPT is not UTF-8 text: character 1 is half a surrogate pair"),
-        (("a", "--max-new-tokens=-1"), "--max-new-tokens must be at least 0, got -1"),
-        (("a", "--temperature=-1"), "--temperature must be a number from 0 to 1e+30, got -1.0"),
-        (("a", "--temperature=nan"), "--temperature must be a number from 0 to 1e+30, got nan"),
-        (("a", "--temperature=1e31"), "must be a number from 0 to 1e+30, got 1e+31"),
+        (
+            ("a", "--max-new-tokens=-1"),
+            "--max-new-tokens must be at least 0 and at most 2147483647, got -1",
+        ),
+        (("a", "--temperature=-1"), "--temperature must be at least 0 and at most 1e+30, got -1.0"),
+        (("a", "--temperature=nan"), "--temperature must be at least 0 and at most 1e+30, got nan"),
+        (("a", "--temperature=1e31"), "must be at least 0 and at most 1e+30, got 1e+31"),
         (("a", "--seed=-1"), "seed must be an integer"),
         (("a", "--draft-length=-2"), "--draft-length must be at least 0, got -2"),
         (("a", "--max-ngram=0"), "--max-ngram must be at least 1, got 0"),

@@ -15,6 +15,7 @@ import pytest
 import scipy.stats
 
 import speculax as sx
+from speculax.drafting import as_pytree, from_pytree
 from tests import toy
 from tests.drafters.zoo import DRAFTERS, IDS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
 from tests.slow import slow_but
@@ -49,6 +50,7 @@ def _propose(drafter, tokens, lengths, length, temperature, uniforms, seeds, nee
         seeds=seeds,
         needs_laws=needs_laws,
     )
+    drafter = from_pytree(drafter)
     return drafter.propose(drafter.init(tokens, lengths), round)[0]
 
 
@@ -61,7 +63,7 @@ def propose(name, texts, length=3, temperature=None, seed=0, seeds=None, needs_l
     if temperature is not None:
         temperature = jnp.broadcast_to(jnp.float32(temperature), lengths.shape)
     uniforms = jax.random.uniform(jax.random.key(seed), (len(texts), length))
-    drafter = DRAFTERS[name].make(length)
+    drafter = as_pytree(DRAFTERS[name].make(length))
     draft = _propose(
         drafter, jnp.asarray(tokens), lengths, length, temperature, uniforms, seeds, needs_laws
     )
@@ -315,6 +317,26 @@ def test_a_smaller_vocabulary_has_no_entries_that_are_no_tokens(ids):
     for drafter in (sx.EarlyExit(1, 2, head.head, ids), replace(head, ids=ids)):
         with pytest.raises(ValueError, match="ids must"):
             sx.generate(TARGET, [1], drafter=drafter)
+
+
+def test_a_recurrent_head_is_read_as_it_was_written(tmp_path):
+    head, path = DRAFTERS["recurrent head"].make(2), tmp_path / "head.safetensors"
+    head.save(path)
+    read = sx.RecurrentHead.load(path, TARGET, draft_length=2)
+    one, other = jax.tree.flatten(head), jax.tree.flatten(read)
+    assert one[1] == other[1]
+    for a, b in zip(one[0], other[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="must be a RecurrentHead written by save"):
+        sx.RecurrentHead.load(path, TARGET)
+
+
+def test_a_model_is_no_drafter():
+    with pytest.raises(
+        ValueError, match=r"got 'Model'; make one of the model, DraftModel\(model\)"
+    ):
+        sx.generate(TARGET, [1], drafter=TARGET)
 
 
 def test_ids_may_be_a_list():

@@ -49,6 +49,7 @@ def surprise(drafter, verify):
         max_new_tokens=NUM_NEW,
         temperature=TEMPERATURE,
         seed=range(NUM_ROWS),
+        slots=NUM_ROWS,
     )
     counts = np.zeros((V,) * NUM_NEW)
     for result in results:

@@ -83,6 +83,7 @@ def draft_model(length):
 
 DRAFTERS = {
     "n-gram": Specimen(lambda length: sx.NGram(length)),
+    "suffix": Specimen(lambda length: sx.Suffix(length)),
     "draft model": Specimen(
         draft_model, lambda text, drafted: OTHER_TABLE[state_after(OTHER, [*text, *drafted])]
     ),

@@ -440,3 +440,18 @@ def test_laws_without_cutoffs(kind, settings):
         law = MAKE[kind](jnp.asarray(table), **jax.tree.map(jnp.asarray, given))
         probs = np.asarray(expand(law))
         assert not failures(lambda *_, probs=probs: probs, table, many, "sequential", kind)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE.keys())
+def test_rows_may_differ_in_the_order_of_cut_offs(make):
+    table = np.random.default_rng(0).random((6, 50)).astype(np.float32)
+    is_joint = np.array([False, True, True, False, True, False])
+    settings = {"temperature": 0.3, "top_k": 20, "top_p": 0.8}
+    mixed = expand(make(table, order=is_joint, **settings))
+    orders = [expand(make(table, order=order, **settings)) for order in ("sequential", "joint")]
+    assert not np.array_equal(*orders)
+    np.testing.assert_array_equal(mixed, np.where(is_joint[:, None], orders[1], orders[0]))
+    with pytest.raises(TypeError, match="order"):
+        make(table, order=np.zeros(6))
+    with pytest.raises(ValueError, match="an array of bool"):
+        make(table, order="mixed")

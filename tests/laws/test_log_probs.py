@@ -8,6 +8,7 @@ import pytest
 import speculax as sx
 from speculax.conformance.sampler import oracle
 from speculax.conformance.sampler.oracle import Settings
+from speculax.log_probs import top_log_probs
 
 MAKE = {"logits": sx.law_from_logits, "probs": sx.law_from_probs}
 LOG_PROBS = jax.jit(sx.log_probs)
@@ -197,3 +198,16 @@ def test_wrong_arguments():
         sx.log_probs(law, np.zeros(3, np.int32))
     with pytest.raises(TypeError, match="int32"):
         sx.log_probs(np.ones((2, 3), np.int32), np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize("size", [3, 600, 5000])
+def test_the_likeliest_tokens_and_their_log_probabilities(size):
+    rng = np.random.default_rng(size)
+    logits = rng.integers(0, 40, (4, 2, size)).astype(np.float32) / 4  # with ties
+    num = min(7, size)
+    tokens, logs = jax.jit(top_log_probs, static_argnums=1)(sx.law_from_logits(logits), num)
+    order = np.argsort(-logits, axis=-1, kind="stable")[..., :num]
+    np.testing.assert_array_equal(tokens, order)
+    wide = logits.astype(np.float64)
+    expected = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(logs, np.take_along_axis(expected, order, axis=-1), atol=TOLERANCE)

@@ -87,3 +87,13 @@ def test_a_class_is_no_drafter():
     for drafter in (sx.NGram, "ngram"):
         with pytest.raises(ValueError, match=r"drafter must be None or .*NGram\(\)"):
             run(drafter, 0.0)
+
+
+def test_a_proposal_that_is_no_draft_is_named():
+    class Wrong(toy.Erratic):
+        def propose(self, state, round):
+            draft, state = super().propose(state, round)
+            return draft.tokens, state
+
+    with pytest.raises(TypeError, match=r"must return a Draft and a state, got .* return speculax"):
+        sx.generate(toy.cycle(), [1], drafter=Wrong(), max_new_tokens=4)

@@ -1,7 +1,6 @@
 """What is compiled, how often, and that the compiled loop asks no host and copies no weights."""
 
 import re
-from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -9,34 +8,20 @@ import numpy as np
 import pytest
 
 import speculax as sx
-from speculax.loop import Requests, decode_chunk, prefill
+from speculax.loop import Plan, Requests, decode_chunk, prefill
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
 from speculax.prefill import PIECE
 from speculax.rules import RULES
+from speculax.settings import RowSettings
 from tests import toy
+from tests.compilations import counted_compilations
 from tests.models.numpy_decoder import random_params
 
 FULL_EFFORT = True  # compile as users do
 
 MEMORY = toy.LongMemory("compiled")
 MODEL = toy.model(MEMORY, toy.random_logits(MEMORY))
-
-
-@contextmanager
-def counted_compilations():
-    """A list that grows with each program compiled."""
-    compiled = []
-
-    def listen(event, duration_secs, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compiled
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def run(prompts, model=MODEL, **kwargs):
@@ -123,31 +108,29 @@ def compile_chunk(width, batch, is_sampled, drafter=NGRAM):
     network = Decoder(CONFIG)
     params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, random_params(CONFIG)))
     integers = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    settings = RowSettings(
+        stop_ids=jax.ShapeDtypeStruct((batch, 1), jnp.int32),
+        temperature=jax.ShapeDtypeStruct((batch,), jnp.float32) if is_sampled else None,
+    )
+    requests = Requests(integers, jax.ShapeDtypeStruct((batch,), jnp.uint32), settings)
     state = jax.eval_shape(
         lambda *args: prefill(*args, num_slots=NUM_SLOTS, network=network),
         params,
         drafter,
         jax.ShapeDtypeStruct((batch, NUM_SLOTS), jnp.int32),
         integers,
-        integers,
-    )
-    requests = Requests(
-        integers,
-        jax.ShapeDtypeStruct((batch,), jnp.float32),
-        jax.ShapeDtypeStruct((batch,), jnp.uint32),
-        jax.ShapeDtypeStruct((1,), jnp.int32),
+        requests,
     )
     lowered = decode_chunk.lower(
         params,
         drafter,
         state,
         requests,
+        jax.ShapeDtypeStruct((batch,), bool),
         integers,
         jax.ShapeDtypeStruct((), jnp.int32),
         network=network,
-        rule=RULES["token"],
-        width=width,
-        is_sampled=is_sampled,
+        plan=Plan(RULES["token"], width, width + 1),
     )
     return lowered.compile(), params, state.cache
 

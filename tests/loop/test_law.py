@@ -44,6 +44,7 @@ def texts(drafter, prompt, *, num_new=NUM_NEW, temperature=1.0, eos_ids=(EOS,)):
         max_new_tokens=num_new,
         temperature=temperature,
         seed=range(NUM_ROWS),
+        slots=NUM_ROWS,
         eos_ids=eos_ids,
     )
     table = np.full((NUM_ROWS, num_new), -1)
@@ -229,8 +230,8 @@ def fresh_chunk(monkeypatch):
     def chunk(*args, **kwargs):
         return loop.decode_chunk.__wrapped__(*args, **kwargs)
 
-    static = ("network", "rule", "width", "is_sampled", "is_recorded")
-    module = importlib.import_module("speculax.generation")
+    static = ("network", "plan")
+    module = importlib.import_module("speculax.scheduler")
     monkeypatch.setattr(module, "decode_chunk", jax.jit(chunk, static_argnames=static))
 
 

@@ -128,11 +128,11 @@ def test_wrong_drafts_are_given_up():
 
 
 def test_a_row_that_ended_does_not_keep_the_steps_wide(monkeypatch):
-    module = sys.modules["speculax.generation"]
+    module = sys.modules["speculax.scheduler"]
     run_chunk, widths = module.decode_chunk, []
 
     def record(*args, **kwargs):
-        widths.append(kwargs["width"])
+        widths.append(kwargs["plan"].width)
         return run_chunk(*args, **kwargs)
 
     monkeypatch.setattr(module, "decode_chunk", record)

@@ -155,3 +155,21 @@ def test_what_is_missing_is_named(monkeypatch):
         sx.load("demo")
     assert "safetensors" in error.value.problem
     assert "speculax[models]" in error.value.hint
+
+
+def test_a_model_of_the_same_kind_in_a_file(tmp_path):
+    for name in ("demo-draft.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes((WEIGHTS / name).read_bytes())
+    path = tmp_path / "mine.safetensors"
+    (tmp_path / "demo-draft.safetensors").rename(path)
+    model = sx.load(path)
+    assert model.name == "mine"
+    assert model.tokenizer == sx.load("demo").tokenizer
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(LoadError, match=r"tokenizer.json cannot be read"):
+        sx.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(LoadError, match="is not a file of weights"):
+        sx.load(path)
+    with pytest.raises(LoadError, match=r"missing.safetensors"):
+        sx.load(tmp_path / "missing.safetensors")

@@ -121,6 +121,8 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
         fit(loss, renamed, batch_of, schedule(2), directory=tmp_path)
     with pytest.raises(ValueError, match="must be of the schedule asked for"):
         fit(loss, START, batch_of, schedule(3), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"of the about asked for, 'seed 1', it is of ''"):
+        fit(loss, START, batch_of, schedule(2), directory=tmp_path, about="seed 1")
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):

@@ -23,7 +23,7 @@ def main() -> None:
             raise
         print(
             f"error: the command line needs the package {package}, which is not installed.\n\n"
-            "hint: pip install 'speculax[cli]'",
+            "hint: pip install 'speculax[cli]', or -e '.[cli]' in a clone",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -1,5 +1,6 @@
 """`speculax bench rules`: how many draft tokens each rule keeps, on real laws."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Annotated
@@ -157,5 +158,15 @@ def _replay(path: Path, as_json: bool) -> None:
             f"\nblock less token: {gain.mean:.4f} ({gain.low:.4f} to {gain.high:.4f}) a step\n"
             "token, block, sampled: exact for these drafts. ideal: out of reach for any\n"
             "rule that is given a single draft. The others: counted in runs of their own;\n"
-            "lossy rules change the law of the texts."
+            "lossy rules change the law of the texts (thresholds only below 1), and ran with"
         )
+        for rule in estimates:
+            if rule.startswith("lossy"):
+                print(f"  {_defaults(rule)}")
+
+
+def _defaults(rule: str) -> str:
+    """A rule and what its settings are if they are not given."""
+    parameters = inspect.signature(getattr(sx, f"verify_{rule}")).parameters.values()
+    numbers = [x for x in parameters if isinstance(x.default, int | float)]
+    return " ".join([rule, *(f"{x.name} {x.default:g}" for x in numbers)])

@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ import speculax as sx
 from speculax.cli.errors import CommandError, mendable, reported, writing
 from speculax.cli.interrupt import check
 from speculax.models.load import cache_directory
-from speculax.request import MAX_TEMPERATURE
+from speculax.request import NUMBERS
 from speculax.rules import RULES, as_rule
 
 _SEE_HELP = "see speculax generate --help"
@@ -48,6 +49,10 @@ def generate(
         str | None,
         typer.Option(help="Draft with this model, such as demo-draft.", show_default="n-grams"),
     ] = None,
+    draft_head: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draft with a RecurrentHead trained for the model."),
+    ] = None,
     verify: Annotated[
         str, typer.Option(help=f"The rule that judges drafts: {', '.join(RULES)}.")
     ] = "token",
@@ -55,12 +60,54 @@ def generate(
     temperature: Annotated[
         float, typer.Option(help="0 takes the likeliest token; 1 samples the model's own law.")
     ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the likeliest tokens of this mass; 1 keeps all.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens this likely compared with the likeliest.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 makes tokens of prompt and text less likely.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Subtracted from logits of tokens in the text.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="The same, for each time that they are in it.")
+    ] = 0.0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End before this text; may be repeated."),
+    ] = None,
+    stop_id: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="End with this token; may be repeated."),
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --json: log-probabilities of tokens, and the N likeliest in their place.",
+            show_default=False,
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Fix the width of steps: with --verify coupled, or at temperature 0, the text is "
+            "the same bytes with drafts and without.",
+        ),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Makes a sampled text repeatable.", show_default="fresh")
     ] = None,
     draft_length: Annotated[
         int | None,
-        typer.Option(help="Most tokens drafted in a step.", show_default="15; 4 with a model"),
+        typer.Option(
+            help="Most tokens drafted in a step.", show_default="15; 4 with a model, 2 with a head"
+        ),
     ] = None,
     max_ngram: Annotated[
         int, typer.Option(help="Longest n-gram looked up in the text so far.")
@@ -79,32 +126,54 @@ def generate(
     it drew itself are plain.
     """
     text = _read_prompt(prompt, prompt_file)
-    _require(max_new_tokens >= 0, "--max-new-tokens", "at least 0", max_new_tokens)
-    between = f"a number from 0 to {MAX_TEMPERATURE:.0e}"
-    _require(0 <= temperature <= MAX_TEMPERATURE, "--temperature", between, temperature)
     if draft_length is None:
-        draft_length = 15 if draft_model is None else 4
+        draft_length = 2 if draft_head is not None else 15 if draft_model is None else 4
     _require(draft_length >= 0, "--draft-length", "at least 0", draft_length)
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
-    if draft_model is not None and no_draft:
-        raise CommandError("--draft-model drafts, which --no-draft forbids", "leave out one")
+    if no_draft and (draft_model is not None or draft_head is not None):
+        raise CommandError("a draft model drafts, which --no-draft forbids", "leave out one")
+    if draft_model is not None and draft_head is not None:
+        raise CommandError("--draft-model and --draft-head exclude each other", "leave out one")
     if compare and no_draft:
         raise CommandError(
             "--compare runs with and without drafts, which --no-draft forbids",
             "leave out one of the two",
         )
+    if logprobs is not None and not as_json:
+        raise CommandError("--logprobs has no place in a text", "add --json")
+    requested = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "stop": stop or [],
+        "stop_ids": stop_id or [],
+    }
+
+    for name, number in NUMBERS.items():
+        if (given := requested.get(name)) is not None and not number.holds(given):
+            option = f"--{name.replace('_', '-')}"
+            raise CommandError(f"{option} must be {number.words}, got {given}", _SEE_HELP)
 
     _keep_compiled_programs()
     with mendable(ValueError, _SEE_HELP):
         as_rule(verify)
         drafter: sx.Drafter | None = None
-        if not no_draft and draft_model is None:
+        if not no_draft and draft_model is None and draft_head is None:
             drafter = sx.NGram(draft_length=draft_length, max_ngram=max_ngram)
     target = sx.load(model)
     if draft_model is not None:
         draft = sx.load(draft_model)
         with mendable(ValueError, _SEE_HELP):
             drafter = sx.DraftModel(draft, draft_length)
+
+    if draft_head is not None:
+        with mendable(ValueError, _SEE_HELP), mendable(OSError, "check the path"):
+            drafter = sx.RecurrentHead.load(draft_head, target, draft_length)
 
     def start(drafter: sx.Drafter | None, seed: int | None) -> sx.Stream:
         with mendable(ValueError, _SEE_HELP):
@@ -113,13 +182,14 @@ def generate(
                 text,
                 drafter=drafter,
                 verify=verify,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
+                deterministic=deterministic,
+                log_probs=logprobs,
                 seed=seed,
+                **requested,
             )
 
     stream = start(drafter, seed)  # complains of the arguments before anything is shown
-    result, interrupted = _run(stream, None if as_json else _Printer(target.tokenizer))
+    result, interrupted = _run(stream, None if as_json else _Printer())
     plain = None
     if compare and not interrupted:
         try:
@@ -130,10 +200,10 @@ def generate(
     if as_json:
         settings = {
             "model": model,
-            "drafter": None if no_draft else draft_model or "ngram",
+            "drafter": None if no_draft else draft_model or str(draft_head or "ngram"),
             "verify": verify,
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
+            "deterministic": deterministic,
+            **requested,
             "draft_length": draft_length,
             "max_ngram": max_ngram,
         }
@@ -208,6 +278,9 @@ def _chunks(stream: sx.Stream) -> Iterator[list[sx.NewTokens]]:
         for chunk in stream:
             yield chunk
             check()
+        for result in stream.results():
+            if result.error is not None:
+                raise FloatingPointError(result.error)
 
 
 def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Generation, bool]:
@@ -219,7 +292,7 @@ def _run(stream: sx.Stream, printer: "_Printer | None" = None) -> tuple[sx.Gener
                 if printer:
                     status.stop()
                     for new in chunk:
-                        printer.show(new.tokens, new.accepted)
+                        printer.show(new.pieces or [], new.accepted)
     except KeyboardInterrupt:
         interrupted = True
     [result] = stream.results()
@@ -246,12 +319,11 @@ def _time_both(
 
 
 class _Printer:
-    """Writes tokens to stdout as text; marks accepted drafts if that is a terminal."""
+    """Writes text to stdout as it comes; marks accepted drafts if that is a terminal."""
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self) -> None:
         self.console = Console()
-        self.decoder = tokenizer.stream()
-        self.num_shown = 0
+        self.num_shown = 0  # characters
         self.marked = Style()
         if self.console.is_terminal and self.console.color_system is not None:
             colour = None if self.console.no_color else "green"
@@ -259,21 +331,21 @@ class _Printer:
             looks = "underlined" if self.console.no_color else "green and underlined"
             _say(f"{looks}: draft tokens that the target accepted; plain: tokens it drew itself")
 
-    def show(self, tokens: Iterable[int], accepted: Iterable[bool]) -> None:
-        pieces = []
-        for token, was_draft in zip(tokens, accepted, strict=True):
-            pieces += self._pieces(self.decoder.push(int(token)), was_draft)
-            self.num_shown += 1
-        self._write(pieces)
+    def show(self, pieces: Iterable[str], accepted: Iterable[bool]) -> None:
+        segments = []
+        # There may be one piece more than tokens, which was held back.
+        for piece, was_draft in zip(pieces, chain(accepted, [False]), strict=False):
+            segments += self._segments(piece, was_draft)
+        self._write(segments)
 
     def finish(self, result: sx.Generation) -> None:
         """Show what an interruption kept from being shown, and end the line on a terminal."""
-        self.show(result.tokens[self.num_shown :], result.accepted[self.num_shown :])
-        self._write(self._pieces(self.decoder.flush(), False))
+        self.show([(result.text or "")[self.num_shown :]], [])
         if self.console.is_terminal:
             self._write([Segment("\n")])
 
-    def _pieces(self, text: str, was_draft: bool) -> list[Segment]:
+    def _segments(self, text: str, was_draft: bool) -> list[Segment]:
+        self.num_shown += len(text)
         # A newline is never marked: some terminals would underline the rest of the line.
         return [
             Segment(piece, self.marked if was_draft and piece != "\n" else None)
@@ -281,10 +353,10 @@ class _Printer:
             if piece
         ]
 
-    def _write(self, pieces: list[Segment]) -> None:
-        if pieces:  # as they are: rich would expand tabs and break lines
+    def _write(self, segments: list[Segment]) -> None:
+        if segments:  # as they are: rich would expand tabs and break lines
             with writing():
-                self.console.print(Segments(Segment.simplify(pieces)), end="", crop=False)
+                self.console.print(Segments(Segment.simplify(segments)), end="", crop=False)
 
 
 def _say(line: str) -> None:
@@ -341,6 +413,7 @@ def _as_json(
         "accepted": result.accepted.tolist(),
         "stop_reason": result.stop_reason,
         "seed": result.seed,
+        "log_probs": _log_probs_as_json(result.log_probs),
         "stats": _stats_as_json(result.stats),
         "settings": settings,
     }
@@ -351,6 +424,15 @@ def _as_json(
             "compared": "tokens per second of decoding; one request, both runs warm",
             "stats": _stats_as_json(plain.stats),
         }
+    return shown
+
+
+def _log_probs_as_json(log_probs: sx.TokenLogProbs | None) -> dict[str, Any] | None:
+    if log_probs is None:
+        return None
+    shown = {name: part.tolist() for name, part in log_probs._asdict().items()}
+    for name in ("model", "sampled"):  # -inf where the law leaves a token out
+        shown[name] = [_finite(x) for x in shown[name]]
     return shown
 
 

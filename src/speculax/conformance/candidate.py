@@ -153,7 +153,9 @@ def find(target: str, parameters: tuple[str, ...], use_jit: bool = True) -> Cand
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise MisuseError(f"there is no file {str(path)!r}", "check the path")
+        raise MisuseError(
+            f"there is no file {str(path)!r}", "check the path, or begin one with --scaffold"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

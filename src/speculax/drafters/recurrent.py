@@ -7,12 +7,14 @@ et al., "EAGLE" (arXiv:2401.15077), whose head has attention, and Cheng et al., 
 "FR-Spec" (arXiv:2502.14856): the output matrix is most of the cost.
 """
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax.drafting import (
     Round,
@@ -24,6 +26,7 @@ from speculax.drafting import (
     read_ids,
 )
 from speculax.models.model import Model
+from speculax.models.params import flat, nested
 from speculax.types import Draft, LanguageModel
 
 _EPS = 1e-6
@@ -78,6 +81,39 @@ class RecurrentHead:
             ValueError: If they are no tokens of the target, or repeat.
         """
         return cls(params, *cut_head(target, ids), draft_length)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write its matrices and tokens to a `.safetensors` file, which `load` reads."""
+        from safetensors.numpy import save_file
+
+        tensors = {name: np.asarray(array) for name, array in flat(self.params).items()}
+        num_layers = str(len(self.params["layers"]))
+        save_file(tensors | {"ids": np.asarray(self.ids)}, path, {"head_layers": num_layers})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], target: Model, draft_length: int = 2
+    ) -> "RecurrentHead":
+        """The drafter that `save` wrote, for the target that it was trained for.
+
+        Raises:
+            ValueError: If the file has no such drafter, or its tokens are none of the target's.
+            OSError: If it cannot be read.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                num_layers = int((file.metadata() or {})["head_layers"])
+                tensors: dict[str, Any] = {
+                    name: jnp.asarray(file.get_tensor(name)) for name in list(file.keys())
+                }
+            ids = tensors.pop("ids")
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(
+                f"{path} must be a RecurrentHead written by save, it is something else."
+            ) from error
+        return cls.create(target, nested(tensors, num_layers), ids, draft_length)
 
     def check(self, target: Model) -> None:
         """Raise ValueError if it was made for other tokens or hidden states of another width."""

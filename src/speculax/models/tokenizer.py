@@ -123,6 +123,34 @@ class TextStream:
         return self._decoder.decode(b"", final=True)
 
 
+class DecodedStream:
+    """The same for any tokenizer with a `decode`, which is given all ids again for each one."""
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._given = ""
+
+    def push(self, id: int) -> str:
+        """The text that `id` completes; "" inside a character of several tokens."""
+        self._ids.append(id)
+        text = self._tokenizer.decode(self._ids)
+        return "" if text.endswith("\ufffd") else self._give(text)
+
+    def flush(self) -> str:
+        """What is left at the end."""
+        return self._give(self._tokenizer.decode(self._ids))
+
+    def _give(self, text: str) -> str:
+        new, self._given = text[len(self._given) :], text
+        return new
+
+
+def text_stream(tokenizer: Any) -> TextStream | DecodedStream:
+    """A decoder that takes one token at a time, of a `Tokenizer` or of another with a `decode`."""
+    return tokenizer.stream() if hasattr(tokenizer, "stream") else DecodedStream(tokenizer)
+
+
 def build(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     """The tokenizer that the `tokenizer.ggml.*` entries of a GGUF file describe.
 

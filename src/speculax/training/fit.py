@@ -80,6 +80,7 @@ def fit(
     *,
     directory: str | os.PathLike[str] | None = None,
     save_every: int = 200,
+    about: str = "",
 ) -> Fit:
     """Minimise a loss. Shows a progress bar where stderr is a terminal.
 
@@ -92,6 +93,8 @@ def fit(
             (`losses.png`, if matplotlib is installed). A checkpoint found there is resumed; None
             keeps nothing.
         save_every: Updates between checkpoints.
+        about: What is trained on what (model, data, batches, seed), in words of your own: kept with
+            the checkpoint, and one about something else is refused.
 
     Returns:
         The parameters and the losses.
@@ -107,7 +110,9 @@ def fit(
     try:
         import optax
     except ModuleNotFoundError as error:
-        message = "training needs optax; pip install 'speculax[train]'."
+        message = (
+            "training needs optax; pip install 'speculax[train]', or -e '.[train]' in a clone."
+        )
         raise ModuleNotFoundError(message) from error
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -149,7 +154,7 @@ def fit(
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            state, losses = _restore(path, state, schedule)
+            state, losses = _restore(path, state, schedule, about)
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -171,41 +176,42 @@ def fit(
             losses = np.append(losses, np.float32(total / schedule.accumulate))
             bar.update(task, advance=1, description=f"loss {losses[-50:].mean():.3f}")
             if path is not None and ((i + 1) % save_every == 0 or i + 1 == schedule.num_steps):
-                _save(path, state, losses, schedule)
+                _save(path, state, losses, schedule, about)
     average = jax.tree.map(lambda x, like: x.astype(like.dtype), state.average, state.params)
     return Fit(average, state.params, losses)
 
 
-def _save(path: Path, state: _State, losses: np.ndarray, schedule: Schedule) -> None:
+def _save(path: Path, state: _State, losses: np.ndarray, schedule: Schedule, about: str) -> None:
     """Write a checkpoint under another name first, so that nobody ever finds half of one."""
     from safetensors.numpy import save_file
 
     leaves = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
     scratch = path.with_suffix(".tmp")
-    save_file(leaves | {"losses": losses}, scratch, {"schedule": repr(schedule)})
+    save_file(leaves | {"losses": losses}, scratch, {"schedule": repr(schedule), "about": about})
     os.replace(scratch, path)
     path.with_name("losses.json").write_text(json.dumps([round(float(x), 5) for x in losses]))
     _plot(losses, path.with_name("losses.png"))
 
 
-def _restore(path: Path, like: _State, schedule: Schedule) -> tuple[_State, np.ndarray]:
+def _restore(path: Path, like: _State, schedule: Schedule, about: str) -> tuple[_State, np.ndarray]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-            written = (file.metadata() or {}).get("schedule")
+            written = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"the checkpoint {path} is damaged ({error}); remove it.") from error
-    if written != repr(schedule):
-        raise ValueError(
-            f"the checkpoint {path} must be of the schedule asked for, {schedule}, it is of "
-            f"{written}; remove it, or choose another directory."
-        )
+    for name, wanted in (("schedule", repr(schedule)), ("about", about)):
+        if written.get(name) != wanted:
+            raise ValueError(
+                f"the checkpoint {path} must be of the {name} asked for, {wanted!r}, it is of "
+                f"{written.get(name)!r}; remove it, or choose another directory."
+            )
     named = _named(like)
-    wanted = {name: leaf.shape for name, leaf in named.items()}
+    shapes = {name: leaf.shape for name, leaf in named.items()}
     losses = tensors.pop("losses", None)
-    if losses is None or wanted != {name: tensor.shape for name, tensor in tensors.items()}:
+    if losses is None or shapes != {name: tensor.shape for name, tensor in tensors.items()}:
         raise ValueError(
             f"the checkpoint {path} must have the parameters that are to be trained, it has "
             "others; remove it, or choose another directory."

@@ -1,0 +1,285 @@
+"""A request under way, as the host sees it: what it was given, and where it stops."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculax.clock import Clock
+from speculax.draft_length import DraftLength
+from speculax.loop import Report
+from speculax.models.model import Model
+from speculax.models.tokenizer import text_stream
+from speculax.request import Request
+from speculax.stats import Stats
+from speculax.stop_strings import StopStrings
+
+
+class TokenLogProbs(NamedTuple):
+    """Log-probabilities of tokens under the target, natural logarithms.
+
+    Attributes:
+        model: float32 (N,), of each token under the model's own law: temperature 1, no settings.
+        sampled: float32 (N,), under the law it was drawn from, all settings applied; 0 for greedy
+            requests.
+        top_tokens: int32 (N, T), the likeliest tokens in its place by the model's own law, the
+            likeliest first.
+        top: float32 (N, T), their log-probabilities under it.
+    """
+
+    model: np.ndarray
+    sampled: np.ndarray
+    top_tokens: np.ndarray
+    top: np.ndarray
+
+
+class NewTokens(NamedTuple):
+    """What one request got in a chunk.
+
+    Attributes:
+        request: Its place in the list of prompts.
+        tokens: The token ids.
+        accepted: For each, whether it is an accepted draft (else the target drew it).
+        pieces: For each, the text that it makes certain, which a character of several tokens or the
+            beginning of a stop string keeps waiting; at the end perhaps one more. None if the model
+            has no tokenizer.
+        log_probs: If they were asked for.
+        stop_reason: Why the request ended; None while it goes on.
+    """
+
+    request: int
+    tokens: list[int]
+    accepted: list[bool]
+    pieces: list[str] | None = None
+    log_probs: TokenLogProbs | None = None
+    stop_reason: str | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The text that is now certain; all of it together is that of the result."""
+        return None if self.pieces is None else "".join(self.pieces)
+
+
+class Record(NamedTuple):
+    """The draft tokens of each step as the rule saw them, those after the first refused included.
+
+    Attributes:
+        target_probs: float32 (steps, G), under the target; 0 behind a draft's end.
+        draft_probs: float32 (steps, G), under the law each was drawn from, 1 for deterministic
+            drafts and where the rule does not ask for the law; 0 behind a draft's end.
+        accepted: int32 (steps,), how many were kept.
+    """
+
+    target_probs: np.ndarray
+    draft_probs: np.ndarray
+    accepted: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """What became of one request.
+
+    Tokens, log-probabilities, record and counts all end at the same token; the text ends before a
+    stop string.
+
+    Attributes:
+        text: The new text, without the prompt; None if the model has no tokenizer.
+        tokens: int32 (N,), the new tokens, an end token included.
+        accepted: bool (N,), which of them are accepted drafts (else the target drew them).
+        stop_reason: "eos" for an end token, "stop" for a stop id or string, "length", "cancelled",
+            "error", or "interrupted" if the stream was left.
+        seed: The seed, for making the same tokens again.
+        stats: Counts, rates and times.
+        error: What went wrong, in one sentence; else None.
+        log_probs: Of the tokens, if they were asked for.
+        record: The probabilities of the draft tokens, if they were asked for.
+    """
+
+    text: str | None
+    tokens: np.ndarray
+    accepted: np.ndarray
+    stop_reason: str
+    seed: int
+    stats: Stats
+    error: str | None = None
+    log_probs: TokenLogProbs | None = None
+    record: Record | None = None
+
+
+class Row:
+    """A request under way.
+
+    Attributes:
+        request: What was asked for.
+        stop_reason: Why it ended; None before that.
+        error: What went wrong, if anything did.
+        draft_length: How many tokens to draft for it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        model: Model,
+        eos_ids: tuple[int, ...],
+        draft_length: DraftLength,
+        most_drafts: int,
+    ) -> None:
+        self.request = request
+        self.draft_length = draft_length
+        self.error: str | None = None
+        self.stop_reason = None if request.max_new_tokens else "length"
+        self._number, self._eos_ids = number, eos_ids
+        self._decoder = None if model.tokenizer is None else text_stream(model.tokenizer)
+        self._stops = StopStrings(request.stop)
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._accepted: list[bool] = []
+        self._log_probs: list[TokenLogProbs] = []
+        self._records: list[Record] = []
+        self._num_steps = 0
+        self._by_place = np.zeros((3, most_drafts), int)  # drafted, accepted, tested
+        self._prefill = self._decode = self._compile = self._host = 0.0
+        self._first_token = math.nan
+
+    @property
+    def length(self) -> int:
+        """How long prompt and text are."""
+        return len(self.request.prompt) + len(self._tokens)
+
+    @property
+    def all_tokens(self) -> np.ndarray:
+        """Prompt and text, int32 (N,)."""
+        return np.append(self.request.prompt, np.asarray(self._tokens, np.int32))
+
+    def take(self, i: int, report: Report) -> NewTokens:
+        """Take over what a chunk made of the row, which is row `i` of the batch."""
+        steps = report.steps
+        took_part = steps.live[:, i]
+        tokens = steps.tokens[took_part, i]
+        is_made = tokens >= 0
+        places = np.arange(tokens.shape[1])
+        given = tokens[is_made].tolist()
+        new, pieces = self._read(given, bool(report.live[i]), bool(report.failed[i]))
+
+        emitted = is_made.sum(axis=1)
+        left = np.clip(len(new) - np.cumsum(emitted) + emitted, 0, emitted)  # of each step
+        num_steps = len(left)
+        if len(new) < len(given):  # the steps after the one with the last token never were
+            num_steps = int(np.argmax(np.cumsum(emitted) >= len(new))) + 1
+        accepted = np.minimum(steps.accepted[took_part, i], left)[:num_steps]
+        # A row that ended inside its accepted drafts was not judged on the rest.
+        drafted = np.asarray(steps.drafted[took_part, i])[:num_steps]
+        judged = np.where(left[:num_steps] > accepted, drafted, np.minimum(drafted, accepted))
+        self._num_steps += num_steps
+        tested = np.minimum(judged, accepted + 1)
+        for counts, numbers in zip(self._by_place, (judged, accepted, tested), strict=True):
+            counts[: len(places) - 1] += (places[:-1] < numbers[:, None]).sum(axis=0)
+
+        flags = (places < steps.accepted[took_part, i][:, None])[is_made][: len(new)].tolist()
+        log_probs = None
+        if steps.log_probs is not None:
+            parts = (
+                np.asarray(part[took_part, i])[is_made][: len(new)] for part in steps.log_probs
+            )
+            log_probs = TokenLogProbs(*parts)
+            self._log_probs.append(log_probs)
+        if steps.judged is not None:
+            logs = [np.asarray(part[took_part, i])[:num_steps] for part in steps.judged]
+            self._records.append(self._record(logs, drafted, accepted))
+        self._tokens += new
+        self._accepted += flags
+        self._text += pieces
+        self.draft_length.update(int(report.hits[i]), int(report.misses[i]))
+        shown = None if self._decoder is None else pieces
+        return NewTokens(self._number, new, flags, shown, log_probs, self.stop_reason)
+
+    def _read(self, given: list[int], is_live: bool, has_failed: bool) -> tuple[list[int], list]:
+        """The tokens up to where the row stops, which it notes, and the text they make certain."""
+        pieces: list[str] = []
+        if self._decoder is not None:
+            for i, token in enumerate(given):
+                text, is_over = self._stops.push(self._decoder.push(token))
+                pieces.append(text)
+                if is_over:
+                    self.stop_reason = "stop"
+                    return given[: i + 1], pieces
+        if not is_live:
+            self.stop_reason = self._why(given, has_failed)
+            if self._decoder is not None:
+                text, _ = self._stops.push(self._decoder.flush())
+                pieces.append(text + self._stops.flush())
+        return given, pieces
+
+    def _why(self, given: list[int], has_failed: bool) -> str:
+        if has_failed:
+            self.error = (
+                f"request {self._number}: the model's law at position {self.length + len(given)} "
+                "has NaN, infinity or no mass, so no token can be drawn there; check the weights, "
+                "the prompt and the settings."
+            )
+            return "error"
+        last = given[-1] if given else None
+        if last in self._eos_ids:
+            return "eos"
+        return "stop" if last in self.request.stop_ids else "length"
+
+    def _record(self, logs: list[np.ndarray], drafted: np.ndarray, accepted: np.ndarray) -> Record:
+        num_places = self._by_place.shape[1]
+
+        def widen(logs: np.ndarray) -> np.ndarray:
+            is_draft = np.arange(logs.shape[1]) < drafted[:, None]
+            probs = np.where(is_draft, np.exp(logs), 0.0).astype(np.float32)
+            return np.pad(probs, ((0, 0), (0, num_places - logs.shape[1])))
+
+        return Record(widen(logs[0]), widen(logs[1]), accepted)
+
+    def spend(self, clock: Clock, is_prefill: bool = False) -> None:
+        """Note the time that the prompt or a chunk took."""
+        self._compile += clock.compile_seconds
+        if is_prefill:
+            self._prefill += clock.seconds
+            return
+        self._decode += clock.seconds
+        self._host += clock.seconds - clock.blocked_seconds
+        if math.isnan(self._first_token):
+            self._first_token = self._prefill + self._decode
+
+    def result(self) -> Generation:
+        """What has been made so far."""
+        drafted, accepted, tested = self._by_place.tolist()
+        text = "".join(self._text)
+        if self.stop_reason in (None, "cancelled"):
+            text += self._stops.pending  # more may have come, but here it ends
+        return Generation(
+            text=None if self._decoder is None else text,
+            tokens=np.asarray(self._tokens, np.int32),
+            accepted=np.asarray(self._accepted, bool),
+            stop_reason=self.stop_reason or "interrupted",
+            seed=self.request.seed,
+            stats=Stats(
+                steps=self._num_steps,
+                drafted=sum(drafted),
+                accepted=sum(accepted),
+                emitted=len(self._tokens),
+                drafted_by_position=tuple(drafted),
+                accepted_by_position=tuple(accepted),
+                tested_by_position=tuple(tested),
+                prefill_seconds=self._prefill,
+                decode_seconds=self._decode,
+                compile_seconds=self._compile,
+                host_seconds=self._host,
+                time_to_first_token=self._first_token,
+            ),
+            error=self.error,
+            log_probs=_join(self._log_probs),
+            record=_join(self._records),
+        )
+
+
+def _join(parts: list[Any]) -> Any:
+    """NamedTuples of arrays as one; None of none."""
+    if not parts:
+        return None
+    return type(parts[0])(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

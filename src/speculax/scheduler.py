@@ -1,0 +1,162 @@
+"""Requests in, rows of a batch out: which are under way, and what to run next."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculax.ask import ask
+from speculax.clock import Clock
+from speculax.draft_length import DraftLength, draft_widths
+from speculax.drafting import Drafter, as_pytree
+from speculax.loop import MOST_STEPS, Plan, Requests, State, decode_chunk, insert, prefill
+from speculax.models.model import Model
+from speculax.request import Request
+from speculax.row import NewTokens, Row
+from speculax.rules import Rule
+
+STEPS_PER_CHUNK = 4  # of the first chunks
+CHUNK_SECONDS = 0.02  # chunks grow until they take so long, or have as many steps as they can
+
+
+class Options(NamedTuple):
+    """How to run requests; see `speculax.stream`.
+
+    Attributes:
+        drafter: What proposes tokens.
+        rule: The rule that judges them.
+        eos_ids: Tokens that end a text.
+        slots: The rows of the batch, B.
+        num_positions: How many tokens every step reads; None for what its drafts need.
+        max_length: The most tokens a row has room for; None for what the longest request needs.
+        num_top: How many of the likeliest tokens to report; None for no log-probabilities.
+        record: Whether to report the probabilities of draft tokens.
+    """
+
+    drafter: Drafter | None
+    rule: Rule
+    eos_ids: tuple[int, ...]
+    slots: int
+    num_positions: int | None
+    max_length: int | None
+    num_top: int | None
+    record: bool
+
+
+def make_rows(model: Model, requests: Sequence[Request], options: Options) -> list[Row]:
+    """The requests as what `run` takes."""
+    widths = _widths(options)
+    return [
+        Row(i, request, model, options.eos_ids, DraftLength(widths), widths[-1])
+        for i, request in enumerate(requests)
+    ]
+
+
+def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[NewTokens]]:
+    """What each chunk makes, until all rows have ended; one that ends makes way for the next."""
+    requests, widths = [row.request for row in rows], _widths(options)
+    longest = options.max_length or max((request.limit for request in requests), default=0)
+    num_slots = _bucket(longest + (options.num_positions or widths[-1] + 1))
+    drafter: Any = options.drafter
+
+    def asked(batch: Sequence[Row | None]) -> Requests:
+        given = [None if row is None else row.request for row in batch]
+        is_deterministic = options.num_positions is not None
+        return ask(given, requests, options.eos_ids, model.network.vocab_size, is_deterministic)
+
+    def read_prompts(batch: Sequence[Row | None]) -> State:
+        prompts = np.zeros((len(batch), num_slots), np.int32)
+        lengths = [1 if row is None else row.length for row in batch]
+        for prompt, row in zip(prompts, batch, strict=True):
+            if row is not None:
+                prompt[: row.length] = row.request.prompt
+        return prefill(
+            model.params,
+            as_pytree(drafter),
+            jnp.asarray(prompts),
+            jnp.asarray(lengths, jnp.int32),
+            asked(batch),
+            network=model.network,
+            num_slots=num_slots,
+        )
+
+    waiting = iter(rows)
+    batch: list[Row | None] = [None] * options.slots
+    state: State | None = None
+    num_steps = STEPS_PER_CHUNK
+    while True:
+        taken = {}
+        for i, row in enumerate(batch):
+            if row is None or row.stop_reason is not None:
+                batch[i] = new = next((one for one in waiting if one.stop_reason is None), None)
+                if new is not None:
+                    taken[i] = new
+        if taken:
+            with Clock() as clock:
+                if state is None and options.num_positions is None:
+                    state = read_prompts(batch)
+                else:  # one at a time: it rounds alike whoever comes at the same time
+                    for i, row in taken.items():
+                        state = _place(state, read_prompts([row]), i, options.slots)
+                assert state is not None
+                clock.wait_for(state.lengths)
+            for row in taken.values():
+                row.spend(clock, is_prefill=True)
+        live = {i: row for i, row in enumerate(batch) if row is not None}
+        if state is None or not live:
+            return
+        with Clock() as clock:
+            lengths = [0 if row is None else row.draft_length.current for row in batch]
+            width = min(width for width in widths if width >= max(lengths))
+            num_positions = options.num_positions or width + 1
+            state, report = decode_chunk(
+                model.params,
+                as_pytree(drafter),
+                state,
+                asked(batch),
+                jnp.asarray([row is not None for row in batch]),
+                jnp.asarray(lengths, jnp.int32),
+                jnp.int32(num_steps),
+                network=model.network,
+                plan=Plan(options.rule, width, num_positions, options.record, options.num_top),
+            )
+            report = clock.wait_for(report)
+            new = [row.take(i, report) for i, row in live.items()]
+        for row in live.values():
+            row.spend(clock)
+            if row.stop_reason is not None and hasattr(drafter, "remember"):
+                drafter = drafter.remember(row.all_tokens)
+        # Longer chunks save the host's time, but draft lengths adapt between them.
+        if len(widths) == 1 and clock.seconds < CHUNK_SECONDS:
+            num_steps = min(2 * num_steps, MOST_STEPS)
+        yield [tokens for tokens in new if tokens.tokens or tokens.stop_reason]
+
+
+def _place(state: State | None, one: State, i: int, num_rows: int) -> State:
+    """The state of the batch with row `i` taken over by a single request."""
+    if num_rows == 1:
+        return one
+    if state is None:
+        blank = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape[1:]), x.dtype), one)
+        state = blank._replace(lengths=jnp.ones_like(blank.lengths))  # idle rows have a token too
+    assert state is not None
+    return insert(state, one, jnp.int32(i))
+
+
+def _widths(options: Options) -> tuple[int, ...]:
+    """The numbers of draft tokens that a step may have room for."""
+    drafter, num_positions = options.drafter, options.num_positions
+    if drafter is None:
+        return (0,)
+    length = drafter.draft_length
+    if num_positions is not None:  # all steps cost the same
+        return (min(length, num_positions - 1),)
+    return (length,) if getattr(drafter, "always_drafts", False) else draft_widths(length)
+
+
+def _bucket(num_slots: int) -> int:
+    """Round up, so that lengths that are close together share their compiled programs."""
+    step = 256 if num_slots <= 2048 else 1024
+    return -(-num_slots // step) * step

@@ -1,0 +1,130 @@
+"""Token masks: which tokens may come next, as a function of the text, on device.
+
+A grammar, a schema or a list of words is an automaton over tokens; its state is carried along with
+the text, and advanced along drafts to judge each position by its own mask.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class TokenMask(Protocol):
+    """What tokens a text may go on with; its methods are traced.
+
+    The object is hashable, or a pytree whose arrays are traced. A state is a pytree of arrays.
+    Tokens that end a request are not shown to `advance`, and must be allowed where the text may
+    end. If nothing is allowed, the request fails.
+    """
+
+    def init(self) -> Any:
+        """The state at the end of the prompt."""
+        ...
+
+    def advance(self, state: Any, token: jax.Array) -> Any:
+        """The state after one more token, int32 (), which need not be an allowed one."""
+        ...
+
+    def allowed(self, state: Any) -> jax.Array:
+        """Which tokens may come next: bool (V,)."""
+        ...
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Opaque:
+    """A mask that is no pytree, made one without arrays."""
+
+    mask: Any
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["masks", "is_used"], meta_fields=["is_shared"]
+)
+@dataclass(frozen=True, eq=False)
+class MaskedRows:
+    """The masks of a batch of rows, some of which may have none.
+
+    Attributes:
+        masks: A mask as a pytree; if rows have different ones, with a leading axis of rows.
+        is_used: bool (B,), which rows have one.
+        is_shared: Whether it is the same for all; static.
+    """
+
+    masks: Any
+    is_used: jax.Array
+    is_shared: bool
+
+    def init(self) -> Any:
+        """The states at the end of the prompts, each leaf (B, ...)."""
+        if self.is_shared:
+            one = jax.tree.map(jnp.asarray, _mask(self.masks).init())
+            batch = self.is_used.shape[0]
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), one)
+        return jax.vmap(lambda mask: jax.tree.map(jnp.asarray, _mask(mask).init()))(self.masks)
+
+    def advance(self, states: Any, tokens: jax.Array, is_shown: jax.Array) -> Any:
+        """The states after tokens int32 (B,), in the rows that are shown theirs."""
+
+        def one(mask: Any, state: Any, token: jax.Array, is_shown: jax.Array) -> Any:
+            new = _mask(mask).advance(state, jnp.maximum(token, 0))
+            return jax.tree.map(partial(jnp.where, is_shown & (token >= 0)), new, state)
+
+        return jax.vmap(one, (self._axis, 0, 0, 0))(self.masks, states, tokens, is_shown)
+
+    def allowed(self, states: Any) -> jax.Array:
+        """Which tokens may come next: bool (B, V), all where a row has no mask."""
+        read = jax.vmap(lambda mask, state: _mask(mask).allowed(state), (self._axis, 0))
+        return read(self.masks, states) | ~self.is_used[:, None]
+
+    @property
+    def _axis(self) -> int | None:
+        return None if self.is_shared else 0
+
+
+def check_masks(masks: Sequence[Any]) -> None:
+    """Raise ValueError if requests have masks of different kinds; None is no mask."""
+    kinds = {_kind(_as_pytree(mask)) for mask in masks if mask is not None}
+    if len(kinds) > 1:
+        raise ValueError(
+            "token_mask: requests of one call must have masks of the same class, with the same "
+            f"static fields and arrays of the same shapes, got {len(kinds)} kinds; put what "
+            "differs into arrays, or run the requests in calls of their own."
+        )
+
+
+def stack_masks(rows: Sequence[Any], masks: Sequence[Any]) -> MaskedRows | None:
+    """The masks of a batch, one or None a row; None if none of `masks` is one.
+
+    Args:
+        rows: The masks of the rows, each of them one of `masks`.
+        masks: All that rows of the batch may ever have, of one kind.
+    """
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return None
+    is_used = jnp.asarray([mask is not None for mask in rows])
+    one = _as_pytree(given[0])
+    if not jax.tree.leaves(one) or all(mask is given[0] for mask in given):
+        return MaskedRows(one, is_used, True)
+    filled = [one if mask is None else _as_pytree(mask) for mask in rows]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *filled)
+    return MaskedRows(stacked, is_used, False)
+
+
+def _kind(mask: Any) -> Any:
+    leaves, structure = jax.tree.flatten(mask)
+    return structure, tuple((np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves)
+
+
+def _as_pytree(mask: Any) -> Any:
+    return _Opaque(mask) if jax.tree_util.all_leaves([mask]) else mask
+
+
+def _mask(mask: Any) -> Any:
+    return mask.mask if isinstance(mask, _Opaque) else mask
