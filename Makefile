@@ -24,7 +24,7 @@ help:  ## list the targets
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
 	@echo "The embedded pair, a model of Python and its draft model, continue a line:" >&2
-	@$(BIN)/speculax generate --compare --draft-model demo-draft --max-new-tokens 160 "class Stack:"
+	@$(BIN)/speculax generate --compare --draft-model demo-draft --max-new-tokens 400 "class Stack:"
 	@echo "a real model, after a download of 240 MB: make demo-gemma" >&2
 
 demo-gemma: $(READY_GEMMA)  ## the same with Gemma 3 270M and n-gram drafts

@@ -72,7 +72,7 @@ def test_a_replay_as_json(recorded):
         (["--record", "no/such/folder/run.npz"], "there is no folder no/such/folder"),
         (["--record", "run.npz", "--temperature=0"], "--temperature must be above 0"),
         (["--record", "run.npz", "--num-texts=1"], "a record needs at least 2 texts"),
-        (["--record", "."], "the record . cannot be written"),
+        (["--record", "."], ". cannot be used: Is a directory"),
         (["--record", "run.npz", "--max-new-tokens=8"], "above the draft length"),
         (["--record", "run.npz", "--prompts=missing"], "missing cannot be read"),
     ],

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from speculax.cli.bench_prompts import prompts
 from speculax.cli.bench_rules import rules
 from speculax.cli.check import check
 from speculax.cli.generate import generate
@@ -22,6 +23,7 @@ app.command()(check)
 app.command()(info)
 bench = typer.Typer(help="Measure.", no_args_is_help=True)
 bench.command()(rules)
+bench.command()(prompts)
 app.add_typer(bench, name="bench")
 
 

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 import speculax as sx
-from speculax.cli.errors import CommandError, mendable, reported, writing
+from speculax.cli.errors import CommandError, mendable, reported, usable, writing
+from speculax.cli.prompts import read_prompts
 from speculax.replay import Recording, record, replay
 
 _BEST = "block"  # no lossless rule for single drafts keeps more
@@ -56,27 +57,11 @@ def rules(
                 f"--temperature must be above 0, got {temperature}",
                 "at temperature 0 all lossless rules are the same",
             )
-        texts = _read_prompts(prompts) if prompts else [""] * num_texts
+        texts = [prompt.text for prompt in read_prompts(prompts)] if prompts else [""] * num_texts
         _record(to, model, draft_model, draft_length, temperature, texts, max_new_tokens, seed)
     else:
         assert recording is not None
         _replay(recording, as_json)
-
-
-def _read_prompts(path: Path) -> list[str]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-        texts = [json.loads(line)["prompt"] for line in lines if line.strip()]
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise ValueError("no prompts")
-        return texts
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}", "check the path") from None
-    except (ValueError, KeyError, TypeError):
-        raise CommandError(
-            f"{path} must have a JSON object with a prompt in each line",
-            'as in {"prompt": "def fibonacci(n):"}',
-        ) from None
 
 
 def _record(
@@ -91,12 +76,8 @@ def _record(
 ) -> None:
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent} for the record", "make it first")
-    try:
+    with usable(path):
         open(path, "ab").close()  # now, not after minutes of work
-    except OSError as error:
-        raise CommandError(
-            f"the record {path} cannot be written: {error.strerror}", "choose another file"
-        ) from None
     info = {
         "target": model,
         "draft": draft_model,
@@ -119,7 +100,7 @@ def _record(
             info=info,
             done=lambda rule: console.print(f"{rule}: run", highlight=False),
         )
-    with mendable(OSError, "choose another file for the record"):
+    with usable(path):
         made.save(path)
     console.print(f"{len(made.requests)} steps of {len(texts)} texts are in {path}")
 

@@ -36,6 +36,17 @@ def mendable(kind: type[Exception], hint: str) -> Iterator[None]:
 
 
 @contextmanager
+def usable(path: object) -> Iterator[None]:
+    """Report that a file a person named can be neither read nor written."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be used: {error.strerror or error}", "choose another file"
+        ) from error
+
+
+@contextmanager
 def writing() -> Iterator[None]:
     """Report that stdout takes no more, except that its reader left."""
     try:

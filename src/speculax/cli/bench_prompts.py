@@ -1,0 +1,127 @@
+"""`speculax bench prompts`: what drafts are worth on the prompts of a file."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+import speculax as sx
+from speculax.cli.errors import CommandError, mendable, reported, usable, writing
+from speculax.cli.interrupt import check
+from speculax.cli.prompts import read_prompts
+from speculax.prompt_bench import Journal, Prompt, Summary, measure, summarize
+
+_SEE_HELP = "see speculax bench prompts --help"
+
+
+@reported
+def prompts(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="JSON lines with a prompt each, as Spec-Bench has."),
+    ],
+    model: Annotated[str, typer.Option(help="The target, as for generate.")] = "demo",
+    draft_model: Annotated[
+        str | None, typer.Option(help="Draft with this model.", show_default="n-grams")
+    ] = None,
+    draft_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens drafted in a step.", show_default="15; 4 with a model"),
+    ] = None,
+    verify: Annotated[str, typer.Option(help="The rule that judges drafts.")] = "token",
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 128,
+    per_category: Annotated[
+        int | None, typer.Option(help="Prompts of each category.", show_default="all")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the first run.")] = 0,
+    journal: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep measures there, and go on where it was left."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not Markdown.")] = False,
+) -> None:
+    """Run prompts with drafts and without, and print speedups by category as Markdown."""
+    chosen = _first_of_each(read_prompts(file), per_category)
+    if draft_length is None:
+        draft_length = 15 if draft_model is None else 4
+    with mendable(ValueError, _SEE_HELP):
+        drafter: sx.Drafter = (
+            sx.NGram(draft_length)
+            if draft_model is None
+            else sx.DraftModel(sx.load(draft_model), draft_length)
+        )
+    settings = {
+        "model": model,
+        "drafter": draft_model or "ngram",
+        "draft_length": draft_length,
+        "verify": verify,
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+        "seed": seed,
+    }
+    with mendable(ValueError, "choose another file"), usable(journal):
+        kept = Journal(journal, settings | {"file": file.name}) if journal else None
+    measures = list(kept.measures) if kept else []
+    console = Console(stderr=True)
+    with (
+        mendable(ValueError, _SEE_HELP),
+        Progress(console=console, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task("prompts", total=len(chosen) * repeats, completed=len(measures))
+        for one in measure(
+            sx.load(model),
+            chosen,
+            drafter,
+            verify=verify,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            repeats=repeats,
+            seed=seed,
+            is_done=kept.has if kept else lambda prompt, repeat: False,
+        ):
+            check()
+            measures.append(one)
+            if kept:
+                kept.add(one)
+            bar.update(task, advance=1, description=one.category)
+    summaries = summarize(measures)
+    with writing():
+        if as_json:
+            print(json.dumps({"run": settings, "categories": [asdict(one) for one in summaries]}))
+        else:
+            print(_as_markdown(summaries))
+
+
+def _first_of_each(prompts: list[Prompt], per_category: int | None) -> list[Prompt]:
+    if per_category is None:
+        return prompts
+    if per_category < 1:
+        raise CommandError(f"--per-category must be at least 1, got {per_category}", _SEE_HELP)
+    taken: dict[str, int] = {}
+    chosen = []
+    for prompt in prompts:
+        taken[prompt.category] = taken.get(prompt.category, 0) + 1
+        if taken[prompt.category] <= per_category:
+            chosen.append(prompt)
+    return chosen
+
+
+def _as_markdown(summaries: list[Summary]) -> str:
+    lines = [
+        "| category | prompts | block efficiency | accepted | speedup (95 %) | worst | same text |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in summaries:
+        accepted = "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.2f}"
+        same = "-" if one.same is None else f"{one.same} of {one.prompts}"
+        lines.append(
+            f"| {one.category} | {one.prompts} | {one.block_efficiency:.2f} | {accepted} | "
+            f"{one.speedup:.2f} ({one.low:.2f} to {one.high:.2f}) | {one.worst:.2f} | {same} |"
+        )
+    return "\n".join(lines)
