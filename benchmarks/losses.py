@@ -9,6 +9,7 @@ The folder is that of `examples/train_demo.py`, with the target and its texts.
 """
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=5, choices=[n + 1 for n in T_QUANTILE])
+    parser.add_argument("--journal", type=Path, help="keep results there, and go on with them")
     parser.add_argument("--only", nargs="+", choices=LOSSES, default=list(LOSSES))
     options = parser.parse_args()
     print(describe("jax", "jaxlib", "numpy", "optax", "speculax"))
@@ -58,9 +60,18 @@ def main() -> None:
     target = sx.Model(Decoder(demo.TARGET), nested(arrays, demo.TARGET.num_layers))
     texts = np.load(demo.texts_path(options.directory, 4096, 0))
     hidden = demo.read_texts(target, texts)
+    done: dict[tuple[int, str], tuple[float, float]] = {}
+    if options.journal and options.journal.exists():
+        for line in options.journal.read_text().splitlines():
+            steps, seed, name, *values = json.loads(line)
+            if steps == options.steps:
+                done[seed, name] = tuple(values)
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in options.only}
     for seed in range(options.seeds):
         for name in options.only:
+            if (seed, name) in done:
+                results[name].append(done[seed, name])
+                continue
             params = demo.train_draft(
                 target,
                 texts[HELD_OUT:],
@@ -72,6 +83,9 @@ def main() -> None:
             results[name].append(judge(target, params, texts[:HELD_OUT], hidden[:HELD_OUT]))
             token, block = results[name][-1]
             print(f"seed {seed}, {name}: {token:.3f} {block:.3f}", file=sys.stderr, flush=True)
+            if options.journal:
+                with options.journal.open("a") as file:
+                    file.write(json.dumps([options.steps, seed, name, token, block]) + "\n")
     print(f"{options.steps} steps, {options.seeds} seeds, drafts of {LENGTH}: block efficiency")
     print(
         f"{'loss':<26}{'token rule':>12}{f'less {options.only[0]}':>26}{'block rule':>12}{'':>26}"

@@ -2,6 +2,7 @@
 
 from speculax import theory as theory
 from speculax.coupling import coupled_draw as coupled_draw
+from speculax.draft_length import StepCosts as StepCosts
 from speculax.drafters.early_exit import EarlyExit as EarlyExit
 from speculax.drafters.first_match import FirstMatch as FirstMatch
 from speculax.drafters.model import DraftModel as DraftModel
@@ -26,6 +27,12 @@ from speculax.row import (
 from speculax.sampling import sample as sample
 from speculax.stats import Stats as Stats
 from speculax.token_mask import TokenMask as TokenMask
+from speculax.tuning import (
+    Tuning as Tuning,
+    load_costs as load_costs,
+    save_costs as save_costs,
+    tune as tune,
+)
 from speculax.types import (
     Draft as Draft,
     LanguageModel as LanguageModel,

@@ -5,6 +5,9 @@ If each draft token holds with probability a, a draft of G tokens makes 1 + a + 
 at once, the best G follows; it is 0 where drafting does not pay.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 FORGETTING = 0.7  # weight of older chunks, per chunk
 PRIOR_HITS, PRIOR_MISSES = 1.0, 1.0
 
@@ -26,6 +29,39 @@ def step_cost(width: int) -> float:
     return 1.0 if width == 0 else 1.0 + 0.064 * (width + 1)
 
 
+@dataclass(frozen=True)
+class StepCosts:
+    """What steps with so many draft tokens cost; `speculax.tune` measures them.
+
+    Attributes:
+        widths: Numbers of draft tokens, rising, from 0.
+        seconds: The time of a step with each, drafting included.
+
+    Raises:
+        ValueError: If the widths do not rise from 0, or a time is not above 0.
+    """
+
+    widths: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        widths, seconds = tuple(self.widths), tuple(self.seconds)
+        if (
+            len(widths) != len(seconds)
+            or widths[:1] != (0,)
+            or list(widths) != sorted(set(widths))
+            or not all(0 < one < float("inf") for one in seconds)
+        ):
+            raise ValueError(
+                f"costs must be of widths that rise from 0, with a time above 0 for each, got "
+                f"{widths} and {seconds}."
+            )
+
+    def of(self, width: int) -> float:
+        """The time of a step of one of the widths, in units of a plain step."""
+        return self.seconds[self.widths.index(width)] / self.seconds[0]
+
+
 class DraftLength:
     """The draft length of one row.
 
@@ -33,8 +69,8 @@ class DraftLength:
         current: How many tokens to draft for the row in the next chunk; one of the widths.
     """
 
-    def __init__(self, widths: tuple[int, ...]) -> None:
-        self._widths = widths
+    def __init__(self, widths: tuple[int, ...], cost: Callable[[int], float] = step_cost) -> None:
+        self._widths, self._cost = widths, cost
         self._hits, self._misses = PRIOR_HITS, PRIOR_MISSES
         self.current = self._best()
 
@@ -48,6 +84,6 @@ class DraftLength:
         held = self._hits / (self._hits + self._misses)
 
         def tokens_per_cost(width: int) -> float:
-            return sum(held**i for i in range(width + 1)) / step_cost(width)
+            return sum(held**i for i in range(width + 1)) / self._cost(width)
 
         return max(self._widths, key=tokens_per_cost)

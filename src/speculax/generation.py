@@ -6,6 +6,7 @@ from typing import Any, Unpack, overload
 import jax
 import numpy as np
 
+from speculax.draft_length import StepCosts
 from speculax.drafting import Drafter, check_drafter
 from speculax.models.model import Model
 from speculax.request import Prompt, Request, Settings, is_single, read_eos_ids, read_requests
@@ -28,6 +29,8 @@ class Arguments(Settings, total=False):
     max_length: int | None
     log_probs: int | None
     record: bool
+    adaptive: bool | None
+    costs: StepCosts | None
 
 
 @overload
@@ -108,6 +111,8 @@ def stream(
     max_length: int | None = None,
     log_probs: int | None = None,
     record: bool = False,
+    adaptive: bool | None = None,
+    costs: StepCosts | None = None,
     **settings: Unpack[Settings],
 ) -> "Stream":
     """Like `generate`, but hand out tokens as they are made.
@@ -136,6 +141,9 @@ def stream(
         log_probs: Report log-probabilities of the tokens, and of so many of the likeliest in their
             place, 0 for none. None for neither. This costs reading all laws.
         record: Also report the probabilities of all draft tokens; this costs reading all laws.
+        adaptive: Whether each request's draft length follows what becomes of its drafts, down to
+            none where they do not pay. None: for drafters that cost nothing, such as n-grams.
+        costs: What steps cost, from `tune`, by which draft lengths adapt.
         **settings: See `Settings`.
 
     Returns:
@@ -173,6 +181,8 @@ def stream(
         max_length=max_length,
         num_top=log_probs,
         record=record,
+        is_adaptive=not getattr(drafter, "always_drafts", False) if adaptive is None else adaptive,
+        costs=costs,
     )
     return Stream(model, requests, options)
 

@@ -153,8 +153,11 @@ class Row:
         """Prompt and text, int32 (N,)."""
         return np.append(self.request.prompt, np.asarray(self._tokens, np.int32))
 
-    def take(self, i: int, report: Report) -> NewTokens:
-        """Take over what a chunk made of the row, which is row `i` of the batch."""
+    def take(self, i: int, report: Report, *, learns: bool) -> NewTokens:
+        """Take over what a chunk made of the row, which is row `i` of the batch.
+
+        If it learns, the draft length follows what became of the drafts.
+        """
         steps = report.steps
         took_part = steps.live[:, i]
         tokens = steps.tokens[took_part, i]
@@ -191,7 +194,8 @@ class Row:
         self._tokens += new
         self._accepted += flags
         self._text += pieces
-        self.draft_length.update(int(report.hits[i]), int(report.misses[i]))
+        if learns:
+            self.draft_length.update(int(report.hits[i]), int(report.misses[i]))
         shown = None if self._decoder is None else pieces
         return NewTokens(self._number, new, flags, shown, log_probs, self.stop_reason)
 

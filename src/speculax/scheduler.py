@@ -9,7 +9,7 @@ import numpy as np
 
 from speculax.ask import ask
 from speculax.clock import Clock
-from speculax.draft_length import DraftLength, draft_widths
+from speculax.draft_length import DraftLength, StepCosts, draft_widths, step_cost
 from speculax.drafting import Drafter, as_pytree
 from speculax.loop import MOST_STEPS, Plan, Requests, State, decode_chunk, insert, prefill
 from speculax.models.model import Model
@@ -18,6 +18,7 @@ from speculax.row import NewTokens, Row
 from speculax.rules import Rule
 
 STEPS_PER_CHUNK = 4  # of the first chunks
+PAUSE = 8  # chunks without a drafter that costs something and did not pay, before it is tried again
 CHUNK_SECONDS = 0.02  # chunks grow until they take so long, or have as many steps as they can
 
 
@@ -33,6 +34,8 @@ class Options(NamedTuple):
         max_length: The most tokens a row has room for; None for what the longest request needs.
         num_top: How many of the likeliest tokens to report; None for no log-probabilities.
         record: Whether to report the probabilities of draft tokens.
+        is_adaptive: Whether the draft lengths of requests follow what becomes of their drafts.
+        costs: What steps cost; None for what was fitted once.
     """
 
     drafter: Drafter | None
@@ -43,13 +46,16 @@ class Options(NamedTuple):
     max_length: int | None
     num_top: int | None
     record: bool
+    is_adaptive: bool
+    costs: StepCosts | None
 
 
 def make_rows(model: Model, requests: Sequence[Request], options: Options) -> list[Row]:
     """The requests as what `run` takes."""
     widths = _widths(options)
+    cost = step_cost if options.costs is None else options.costs.of
     return [
-        Row(i, request, model, options.eos_ids, DraftLength(widths), widths[-1])
+        Row(i, request, model, options.eos_ids, DraftLength(widths, cost), widths[-1])
         for i, request in enumerate(requests)
     ]
 
@@ -85,7 +91,7 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
     waiting = iter(rows)
     batch: list[Row | None] = [None] * options.slots
     state: State | None = None
-    num_steps = STEPS_PER_CHUNK
+    num_steps, pause = STEPS_PER_CHUNK, 0
     while True:
         taken = {}
         for i, row in enumerate(batch):
@@ -111,9 +117,15 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
             lengths = [0 if row is None else row.draft_length.current for row in batch]
             width = min(width for width in widths if width >= max(lengths))
             num_positions = options.num_positions or width + 1
+            # At width 0 a drafter is asked all the same, to learn whether it would pay.
+            is_paused = width == 0 and pause > 0
+            if width > 0 or not getattr(drafter, "always_drafts", False):
+                pause = 0
+            else:
+                pause = pause - 1 if is_paused else PAUSE
             state, report = decode_chunk(
                 model.params,
-                as_pytree(drafter),
+                None if is_paused else as_pytree(drafter),
                 state,
                 asked(batch),
                 jnp.asarray([row is not None for row in batch]),
@@ -123,7 +135,7 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
                 plan=Plan(options.rule, width, num_positions, options.record, options.num_top),
             )
             report = clock.wait_for(report)
-            new = [row.take(i, report) for i, row in live.items()]
+            new = [row.take(i, report, learns=not is_paused) for i, row in live.items()]
         for row in live.values():
             row.spend(clock)
             if row.stop_reason is not None and hasattr(drafter, "remember"):
@@ -153,7 +165,11 @@ def _widths(options: Options) -> tuple[int, ...]:
     length = drafter.draft_length
     if num_positions is not None:  # all steps cost the same
         return (min(length, num_positions - 1),)
-    return (length,) if getattr(drafter, "always_drafts", False) else draft_widths(length)
+    if not options.is_adaptive:
+        return (length,)
+    if options.costs is None:
+        return draft_widths(length)
+    return tuple(width for width in options.costs.widths if width <= length)
 
 
 def _bucket(num_slots: int) -> int:

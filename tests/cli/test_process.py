@@ -250,7 +250,7 @@ def test_without_the_cli_extra(missing):
     assert result.stdout == ""
     assert result.stderr == (
         f"error: the command line needs the package {missing}, which is not installed.\n\n"
-        "hint: pip install 'speculax[cli]'\n"
+        "hint: pip install 'speculax[cli]', or -e '.[cli]' in a clone\n"
     )
 
 

@@ -103,7 +103,7 @@ def num_bytes(tree):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def compile_chunk(width, batch, is_sampled, drafter=NGRAM):
+def compile_chunk(width, batch, is_sampled, drafter=NGRAM, has_penalties=False):
     """The chunk, ahead of time and without running anything: (compiled, params, cache)."""
     network = Decoder(CONFIG)
     params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, random_params(CONFIG)))
@@ -112,6 +112,9 @@ def compile_chunk(width, batch, is_sampled, drafter=NGRAM):
         stop_ids=jax.ShapeDtypeStruct((batch, 1), jnp.int32),
         temperature=jax.ShapeDtypeStruct((batch,), jnp.float32) if is_sampled else None,
     )
+    if has_penalties:
+        penalty = jax.ShapeDtypeStruct((batch,), jnp.float32)
+        settings = settings._replace(repetition_penalty=penalty, frequency_penalty=penalty)
     requests = Requests(integers, jax.ShapeDtypeStruct((batch,), jnp.uint32), settings)
     state = jax.eval_shape(
         lambda *args: prefill(*args, num_slots=NUM_SLOTS, network=network),
@@ -169,6 +172,16 @@ def test_a_chunk_with_a_draft_model_copies_neither_caches_nor_weights(is_sampled
     # What the draft model may have to catch up on needs room for a piece's attention, twice.
     attention = 2 * 4 * 2 * CONFIG.num_heads * PIECE * NUM_SLOTS
     assert memory.temp_size_in_bytes < attention + min(map(num_bytes, large))
+
+
+def test_penalties_need_one_more_copy_of_the_logits_and_counts_of_rows():
+    """Not counts for each place of a draft."""
+    width, batch = 7, 2
+    plain, *_ = compile_chunk(width, batch, True)
+    penalized, *_ = compile_chunk(width, batch, True, has_penalties=True)
+    temporary = [one.memory_analysis().temp_size_in_bytes for one in (plain, penalized)]
+    row = 4 * CONFIG.vocab_size
+    assert temporary[1] - temporary[0] < batch * (width + 1) * row + 2 * batch * row
 
 
 def test_other_weights_of_a_draft_model_compile_nothing():

@@ -42,6 +42,7 @@ NGRAM, DRAFT_MODEL = sx.NGram(7), sx.DraftModel(NEAR, 3)
         pytest.param(NGRAM, 1, 0.8, marks=pytest.mark.slow, id="n-gram alone"),
         pytest.param(NGRAM, 2, 0.0, marks=pytest.mark.slow, id="n-gram, greedy"),
         pytest.param(sx.NGram(1), 3, 0.8, marks=pytest.mark.slow, id="n-gram of one"),
+        pytest.param(sx.DraftModel(NEAR, 9), 1, 0.8, marks=pytest.mark.slow, id="a longer model"),
         pytest.param(sx.NGram(20), 1, 0.8, marks=pytest.mark.slow, id="longer than a step"),
         pytest.param(sx.EarlyExit(1, 2), 1, 0.8, marks=pytest.mark.slow, id="early exit"),
         pytest.param(DRAFT_MODEL, 2, 0.0, marks=pytest.mark.slow, id="draft model, greedy"),

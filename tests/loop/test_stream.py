@@ -81,7 +81,7 @@ def test_a_stream_broken_off_can_be_resumed():
 
 
 def test_nothing_runs_for_no_tokens(monkeypatch):
-    monkeypatch.setattr(sys.modules["speculax.generation"], "prefill", None)
+    monkeypatch.setattr(sys.modules["speculax.scheduler"], "prefill", None)
     for result in sx.generate(toy.model(MEMORY, LOGITS), PROMPTS, max_new_tokens=0):
         assert result.tokens.size == 0
         assert result.stop_reason == "length"
@@ -91,7 +91,7 @@ def test_nothing_runs_before_the_stream_is_iterated(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("work was done")
 
-    module = sys.modules["speculax.generation"]
+    module = sys.modules["speculax.scheduler"]
     monkeypatch.setattr(module, "prefill", fail)
     running = stream()
     with pytest.raises(AssertionError, match="work was done"):

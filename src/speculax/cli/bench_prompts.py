@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import speculax as sx
+from speculax.cli.drafter import choose_drafter
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.interrupt import check
 from speculax.cli.prompts import read_prompts
@@ -48,18 +49,11 @@ def prompts(
 ) -> None:
     """Run prompts with drafts and without, and print speedups by category as Markdown."""
     chosen = _first_of_each(read_prompts(file), per_category)
-    if draft_length is None:
-        draft_length = 15 if draft_model is None else 4
-    with mendable(ValueError, _SEE_HELP):
-        drafter: sx.Drafter = (
-            sx.NGram(draft_length)
-            if draft_model is None
-            else sx.DraftModel(sx.load(draft_model), draft_length)
-        )
+    drafter = choose_drafter(draft_model, draft_length, "bench prompts")
     settings = {
         "model": model,
         "drafter": draft_model or "ngram",
-        "draft_length": draft_length,
+        "draft_length": drafter.draft_length,
         "verify": verify,
         "temperature": temperature,
         "max_new_tokens": max_new_tokens,

@@ -100,6 +100,10 @@ def generate(
             "the same bytes with drafts and without.",
         ),
     ] = False,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Adapt draft lengths to the costs that tune has measured."),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Makes a sampled text repeatable.", show_default="fresh")
     ] = None,
@@ -175,6 +179,15 @@ def generate(
         with mendable(ValueError, _SEE_HELP), mendable(OSError, "check the path"):
             drafter = sx.RecurrentHead.load(draft_head, target, draft_length)
 
+    costs = None
+    if tuned and drafter is not None:
+        costs = sx.load_costs(target, drafter)
+        if costs is None:
+            raise CommandError(
+                "--tuned needs costs of this model and drafter on this machine, and there are none",
+                "run speculax tune with the same options first",
+            )
+
     def start(drafter: sx.Drafter | None, seed: int | None) -> sx.Stream:
         with mendable(ValueError, _SEE_HELP):
             return sx.stream(
@@ -182,6 +195,8 @@ def generate(
                 text,
                 drafter=drafter,
                 verify=verify,
+                adaptive=True if costs else None,
+                costs=costs,
                 deterministic=deterministic,
                 log_probs=logprobs,
                 seed=seed,

@@ -119,7 +119,11 @@ class DraftModel:
         draft, cache = draft_chain(round, self._logits(hidden), cache, advance, self.ids)
         room = network.context_length + 1 - lengths
         draft = draft._replace(lengths=jnp.clip(room, 0, draft.lengths))
-        return draft, Reading(cache, lengths, draft.tokens[:, : self.draft_length - 1])
+        missing = self.draft_length - round.draft_length
+        read = jnp.pad(  # all but the last
+            draft.tokens[:, :-1], ((0, 0), (0, missing)), constant_values=NO_TOKEN
+        )
+        return draft, Reading(cache, lengths, read)
 
     def _logits(self, hidden: jax.Array) -> jax.Array:
         """About the next token; those that the target does not have are left out."""

@@ -1,0 +1,124 @@
+"""`speculax tune`: what drafts of each length cost and bring on this machine."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+import speculax as sx
+from speculax.cli.drafter import choose_drafter
+from speculax.cli.errors import CommandError, mendable, reported, usable, writing
+from speculax.cli.interrupt import check
+from speculax.cli.prompts import read_prompts
+from speculax.tuning import Tuning, save_costs
+
+_SEE_HELP = "see speculax tune --help"
+_BAR = 24  # characters of the longest bar
+_PROMPTS = ("class Stack:\n", "import os\n", "def read_lines(path):\n", "for name in names:\n")
+
+
+@reported
+def tune(
+    model: Annotated[str, typer.Option(help="The target, as for generate.")] = "demo",
+    draft_model: Annotated[
+        str | None, typer.Option(help="Draft with this model.", show_default="n-grams")
+    ] = None,
+    draft_length: Annotated[
+        int | None, typer.Option(help="The longest draft.", show_default="15; 4 with a model")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines with a prompt each.", show_default="Python"),
+    ] = None,
+    verify: Annotated[str, typer.Option(help="The rule that judges drafts.")] = "token",
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Runs of each prompt.")] = 3,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Plot it too, as a PNG.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+) -> None:
+    """Measure draft lengths, and keep the costs for `speculax generate --tuned`."""
+    texts = [one.text for one in read_prompts(prompts)] if prompts else list(_PROMPTS)
+    if plot is not None:
+        _need_matplotlib()
+    drafter = choose_drafter(draft_model, draft_length, "tune")
+    target = sx.load(model)
+    console = Console(stderr=True)
+    with (
+        mendable(ValueError, _SEE_HELP),
+        Progress(console=console, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task("measuring", total=None)
+
+        def advance(width: int) -> None:
+            check()
+            bar.update(task, advance=1, description=f"drafts of {width}")
+
+        found = sx.tune(
+            target,
+            drafter,
+            texts,
+            verify=verify,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            repeats=repeats,
+            done=advance,
+        )
+    with usable("the cache directory"):
+        kept = save_costs(target, drafter, found.costs)
+    with writing():
+        print(_as_json(found) if as_json else _as_text(found))
+    if plot is not None:
+        with usable(plot):
+            _plot(found, plot)
+    console.print(f"costs kept in {kept}", highlight=False)
+
+
+def _as_text(found: Tuning) -> str:
+    lines = [
+        f"{'drafts of':>9}{'ms a step':>11}{'predicted':>11}{'measured':>10}  speed over plain"
+    ]
+    most = max(found.measured)
+    for width, seconds, predicted, measured in zip(
+        found.costs.widths, found.costs.seconds, found.predicted, found.measured, strict=True
+    ):
+        bar = "#" * max(1, round(_BAR * measured / most))
+        lines.append(f"{width:>9}{1000 * seconds:>11.2f}{predicted:>11.2f}{measured:>10.2f}  {bar}")
+    rates = " ".join("-" if rate != rate else f"{rate:.2f}" for rate in found.acceptance)
+    return "\n".join([*lines, "", f"a draft token holds if those before it did: {rates}"])
+
+
+def _as_json(found: Tuning) -> str:
+    rates = [None if rate != rate else rate for rate in found.acceptance]  # JSON has no NaN
+    return json.dumps(asdict(found) | {"acceptance": rates}, allow_nan=False)
+
+
+def _need_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise CommandError(
+            "--plot needs matplotlib, which is not installed", "pip install matplotlib"
+        ) from None
+
+
+def _plot(found: Tuning, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    widths = found.costs.widths
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    costs, speeds = figure.subplots(1, 2)
+    costs.plot(widths, [1000 * one for one in found.costs.seconds], "o-", color="C0")
+    costs.set(xlabel="draft tokens", ylabel="ms a step", ylim=(0, None))
+    speeds.plot(widths, found.measured, "o-", color="C0", label="measured")
+    speeds.plot(widths, found.predicted, "s--", color="C1", label="predicted")
+    speeds.axhline(1, color="0.7", linewidth=0.8)
+    speeds.set(xlabel="draft tokens", ylabel="speed over plain decoding", ylim=(0, None))
+    speeds.legend(frameon=False)
+    figure.savefig(path, dpi=130)
