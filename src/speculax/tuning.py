@@ -96,7 +96,7 @@ def tune(
     ways: dict[int, Drafter | None] = {
         width: replace(drafter, draft_length=width) if width else None for width in widths
     }
-    runs: dict[int, list[Stats]] = {width: [] for width in widths}
+    runs: dict[int, list[list[Stats]]] = {width: [[] for _ in range(repeats)] for width in widths}
     for repeat in range(-1, repeats):  # the first compiles
         for i, prompt in enumerate(prompts if repeat >= 0 else prompts[:1]):
             number = repeat * len(prompts) + i
@@ -113,30 +113,35 @@ def tune(
                     eos_ids=(),
                 )
                 if repeat >= 0:
-                    runs[width].append(result.stats)
+                    runs[width][repeat].append(result.stats)
                     done(width)
 
-    step_seconds = [
-        float(np.median([stats.decode_seconds / stats.steps for stats in runs[width]]))
-        for width in widths
-    ]
-    costs = StepCosts(widths, tuple(step_seconds))
-    longest_runs = runs[widths[-1]]
+    def median(per: str, width: int) -> float:
+        """The time of a step or a token: prompts added up, the median of the repeats."""
+        return float(
+            np.median(
+                [
+                    sum(stats.decode_seconds for stats in some) / sum(getattr(x, per) for x in some)
+                    for some in runs[width]
+                ]
+            )
+        )
+
+    costs = StepCosts(widths, tuple(median("steps", width) for width in widths))
+    longest_runs = [stats for some in runs[widths[-1]] for stats in some]
     steps, accepted, tested = (
         np.sum([getattr(stats, name) for stats in longest_runs], axis=0)
         for name in ("steps", "accepted_by_position", "tested_by_position")
     )
     expected = np.cumsum([1.0, *(accepted / steps)])  # tokens of a step, by draft length
-    rates = [
-        float(np.median([stats.tokens_per_second for stats in runs[width]])) for width in widths
-    ]
+    token_seconds = [median("emitted", width) for width in widths]
     return Tuning(
         costs=costs,
         acceptance=tuple(
             float(a) / t if t else float("nan") for a, t in zip(accepted, tested, strict=True)
         ),
         predicted=tuple(float(expected[width] / costs.of(width)) for width in widths),
-        measured=tuple(rate / rates[0] for rate in rates),
+        measured=tuple(token_seconds[0] / one for one in token_seconds),
     )
 
 

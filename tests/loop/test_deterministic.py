@@ -38,7 +38,7 @@ NGRAM, DRAFT_MODEL = sx.NGram(7), sx.DraftModel(NEAR, 3)
     ("drafter", "slots", "temperature"),
     [
         pytest.param(NGRAM, 2, 0.8, id="n-gram"),
-        pytest.param(DRAFT_MODEL, 1, 0.8, id="draft model"),
+        pytest.param(DRAFT_MODEL, 1, 0.8, marks=pytest.mark.slow, id="draft model"),
         pytest.param(NGRAM, 1, 0.8, marks=pytest.mark.slow, id="n-gram alone"),
         pytest.param(NGRAM, 2, 0.0, marks=pytest.mark.slow, id="n-gram, greedy"),
         pytest.param(sx.NGram(1), 3, 0.8, marks=pytest.mark.slow, id="n-gram of one"),

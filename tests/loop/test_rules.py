@@ -74,6 +74,7 @@ def test_settings_of_a_rule_go_with_functools_partial():
     assert rates == {0.0: 0.0, 1.0: 1.0}
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_is_given_what_the_contract_says():
     seen = []
 

@@ -62,7 +62,8 @@ def test_each_is_as_alone_and_they_come_in_order():
         assert outcome(together[number]) == outcome(alone(number))
 
 
-@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 12])
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [1, 12])
 def test_the_number_of_rows_changes_nothing_but_rounding(slots):
     together = run(range(NUM), slots=3)
     other = run(range(NUM), slots=slots, deterministic=False)
