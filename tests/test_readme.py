@@ -15,8 +15,8 @@ def blocks_of(page: str) -> list[str]:
 
 
 def as_case(page: str, i: int, block: str):
-    # Most of the time goes into compiling; what docs/generate.md tells has tests of its own.
-    is_slow = 'load("gemma' in block or (page == "docs/generate.md" and 'load("demo-draft' in block)
+    # Most of the time goes into compiling; what the docs tell of the pair has tests of its own.
+    is_slow = 'load("gemma' in block or (page != "README.md" and 'load("demo-draft' in block)
     marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(block, marks=marks, id=f"{page} {i}")
 

@@ -174,6 +174,7 @@ def test_a_chunk_with_a_draft_model_copies_neither_caches_nor_weights(is_sampled
     assert memory.temp_size_in_bytes < attention + min(map(num_bytes, large))
 
 
+@pytest.mark.slow
 def test_penalties_need_one_more_copy_of_the_logits_and_counts_of_rows():
     """Not counts for each place of a draft."""
     width, batch = 7, 2

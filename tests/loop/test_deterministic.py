@@ -72,6 +72,7 @@ def test_a_request_alone_in_as_many_rows(place):
     assert alone.log_probs.model.tobytes() == together[place][1]
 
 
+@pytest.mark.slow
 def test_the_width_is_a_setting_of_its_own():
     """Drafts have one token less, and plain decoding reads as many."""
     narrow = sx.generate(
