@@ -209,24 +209,6 @@ class Drafter(Protocol):
         ...
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Opaque:
-    """A drafter that is no pytree, made one without arrays."""
-
-    drafter: Drafter
-
-
-def as_pytree(drafter: Any) -> Any:
-    """The drafter as what can be given to a compiled function; `from_pytree` undoes it."""
-    return Opaque(drafter) if jax.tree_util.all_leaves([drafter]) else drafter
-
-
-def from_pytree(drafter: Any) -> Any:
-    """The drafter itself."""
-    return drafter.drafter if isinstance(drafter, Opaque) else drafter
-
-
 def check_drafter(drafter: Any, target: Any) -> None:
     """Raise ValueError if this is no drafter, or not one for the `Model` target."""
     parts = ("draft_length", "init", "propose")

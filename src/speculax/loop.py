@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from speculax.batching import write_rows
-from speculax.drafting import Round, Target, from_pytree
+from speculax.drafting import Round, Target
 from speculax.laws import Law
 from speculax.log_probs import log_probs, top_log_probs
 from speculax.make_law import law_from_logits
+from speculax.opaque import from_pytree
 from speculax.prefill import pick_position, read_missing
 from speculax.rules import RULES, Keys, Rule
 from speculax.settings import History, RowSettings, adjust, begin_history, extend_history

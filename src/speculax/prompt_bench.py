@@ -15,11 +15,11 @@ import numpy as np
 
 from speculax.drafting import Drafter
 from speculax.generation import generate
+from speculax.intervals import ratio_of_sums
 from speculax.models.model import Model
 from speculax.rules import as_rule
 
 _FORMAT = 1
-_RESAMPLES, _CONFIDENCE = 2000, 0.95
 
 
 class Prompt(NamedTuple):
@@ -177,10 +177,7 @@ def _summary(category: str, measures: Sequence[Measure]) -> Summary:
         np.array([np.median([getattr(one, name) for one in some]) for some in by_prompt.values()])
         for name in ("plain_seconds", "seconds")
     )
-    picks = np.random.default_rng(0).integers(0, len(plain), (_RESAMPLES, len(plain)))
-    tail = (1 - _CONFIDENCE) / 2
-    ratios = plain[picks].sum(axis=1) / drafted[picks].sum(axis=1)
-    low, high = np.quantile(ratios, [tail, 1 - tail])
+    speedup = ratio_of_sums(plain, drafted)
     emitted, steps, drafts, accepted = (
         sum(getattr(one, name) for one in measures)
         for name in ("emitted", "steps", "drafted", "accepted")
@@ -191,9 +188,9 @@ def _summary(category: str, measures: Sequence[Measure]) -> Summary:
         prompts=len(by_prompt),
         block_efficiency=emitted / steps,
         acceptance_rate=accepted / drafts if drafts else None,
-        speedup=float(plain.sum() / drafted.sum()),
-        low=float(low),
-        high=float(high),
+        speedup=speedup.mean,
+        low=speedup.low,
+        high=speedup.high,
         worst=float((plain / drafted).min()),
         same=None if need_not else sum(all(m.same for m in some) for some in by_prompt.values()),
     )

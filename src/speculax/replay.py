@@ -18,12 +18,12 @@ import numpy as np
 from speculax import theory
 from speculax.drafting import Drafter
 from speculax.generation import generate
+from speculax.intervals import Estimate, ratio_of_sums
 from speculax.models.model import Model
 from speculax.row import Record
 
 _RECORDED_RULE = "block"
 _RUN_RULES = ("coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k")
-_RESAMPLES, _CONFIDENCE = 2000, 0.95
 _FORMAT = 1
 
 
@@ -86,14 +86,6 @@ class Recording(NamedTuple):
             raise ValueError(
                 f"{path} must be a record made by --record of this version, it is something else."
             ) from error
-
-
-class Estimate(NamedTuple):
-    """A mean number of accepted tokens a step, with the ends of its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def record(
@@ -189,10 +181,5 @@ def replay(recording: Recording) -> dict[str, Estimate]:
 
 
 def _estimate(steps: np.ndarray, accepted: np.ndarray) -> Estimate:
-    """The ratio of sums over requests, of those that have steps."""
-    steps, accepted = steps[steps > 0], accepted[steps > 0]
-    picks = np.random.default_rng(0).integers(0, len(steps), (_RESAMPLES, len(steps)))
-    means = accepted[picks].sum(axis=1) / steps[picks].sum(axis=1)
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Estimate(float(accepted.sum() / steps.sum()), float(low), float(high))
+    """Accepted tokens a step, of the requests that have steps."""
+    return ratio_of_sums(accepted[steps > 0], steps[steps > 0])

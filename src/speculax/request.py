@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 import jax
 import numpy as np
 
+from speculax.flat_laws import SETTINGS
 from speculax.models.model import Model
 from speculax.token_mask import TokenMask, check_masks
 
@@ -115,11 +116,9 @@ NUMBERS = {
     "temperature": _Number(
         0.0, float, f"at least 0 and at most {MAX_TEMPERATURE}", _from(0, MAX_TEMPERATURE)
     ),
-    "top_k": _Number(0, int, "at least 0; 0 keeps all tokens", _from(0, 2**31 - 1)),
-    "top_p": _Number(
-        1.0, float, "above 0 and at most 1; 1 keeps all tokens", lambda x: 1e-30 < x <= 1
-    ),
-    "min_p": _Number(0.0, float, "at least 0 and at most 1; 0 keeps all tokens", _from(0, 1)),
+    "top_k": _Number(0, int, SETTINGS["top_k"].words, _from(0, 2**31 - 1)),
+    "top_p": _Number(1.0, float, SETTINGS["top_p"].words, lambda x: 1e-30 < x <= 1),
+    "min_p": _Number(0.0, float, SETTINGS["min_p"].words, _from(0, 1)),
     "repetition_penalty": _Number(
         1.0, float, "above 0; 1 is none", lambda x: 1 / LARGEST_PENALTY <= x <= LARGEST_PENALTY
     ),

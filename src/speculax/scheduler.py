@@ -10,9 +10,10 @@ import numpy as np
 from speculax.ask import ask
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength, StepCosts, draft_widths, step_cost
-from speculax.drafting import Drafter, as_pytree
+from speculax.drafting import Drafter
 from speculax.loop import MOST_STEPS, Plan, Requests, State, decode_chunk, insert, prefill
 from speculax.models.model import Model
+from speculax.opaque import as_pytree
 from speculax.request import Request
 from speculax.row import NewTokens, Row
 from speculax.rules import Rule
@@ -91,6 +92,7 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
     waiting = iter(rows)
     batch: list[Row | None] = [None] * options.slots
     state: State | None = None
+    requested: Requests | None = None
     num_steps, pause = STEPS_PER_CHUNK, 0
     while True:
         taken = {}
@@ -108,10 +110,11 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
                         state = _place(state, read_prompts([row]), i, options.slots)
                 assert state is not None
                 clock.wait_for(state.lengths)
+            requested = asked(batch)
             for row in taken.values():
                 row.spend(clock, is_prefill=True)
         live = {i: row for i, row in enumerate(batch) if row is not None}
-        if state is None or not live:
+        if state is None or requested is None or not live:
             return
         with Clock() as clock:
             lengths = [0 if row is None else row.draft_length.current for row in batch]
@@ -127,7 +130,7 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
                 model.params,
                 None if is_paused else as_pytree(drafter),
                 state,
-                asked(batch),
+                requested,
                 jnp.asarray([row is not None for row in batch]),
                 jnp.asarray(lengths, jnp.int32),
                 jnp.int32(num_steps),

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from speculax.opaque import as_pytree, from_pytree
+
 
 class TokenMask(Protocol):
     """What tokens a text may go on with; its methods are traced.
@@ -35,14 +37,6 @@ class TokenMask(Protocol):
         ...
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class _Opaque:
-    """A mask that is no pytree, made one without arrays."""
-
-    mask: Any
-
-
 @partial(
     jax.tree_util.register_dataclass, data_fields=["masks", "is_used"], meta_fields=["is_shared"]
 )
@@ -63,23 +57,25 @@ class MaskedRows:
     def init(self) -> Any:
         """The states at the end of the prompts, each leaf (B, ...)."""
         if self.is_shared:
-            one = jax.tree.map(jnp.asarray, _mask(self.masks).init())
+            one = jax.tree.map(jnp.asarray, from_pytree(self.masks).init())
             batch = self.is_used.shape[0]
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), one)
-        return jax.vmap(lambda mask: jax.tree.map(jnp.asarray, _mask(mask).init()))(self.masks)
+        return jax.vmap(lambda mask: jax.tree.map(jnp.asarray, from_pytree(mask).init()))(
+            self.masks
+        )
 
     def advance(self, states: Any, tokens: jax.Array, is_shown: jax.Array) -> Any:
         """The states after tokens int32 (B,), in the rows that are shown theirs."""
 
         def one(mask: Any, state: Any, token: jax.Array, is_shown: jax.Array) -> Any:
-            new = _mask(mask).advance(state, jnp.maximum(token, 0))
+            new = from_pytree(mask).advance(state, jnp.maximum(token, 0))
             return jax.tree.map(partial(jnp.where, is_shown & (token >= 0)), new, state)
 
         return jax.vmap(one, (self._axis, 0, 0, 0))(self.masks, states, tokens, is_shown)
 
     def allowed(self, states: Any) -> jax.Array:
         """Which tokens may come next: bool (B, V), all where a row has no mask."""
-        read = jax.vmap(lambda mask, state: _mask(mask).allowed(state), (self._axis, 0))
+        read = jax.vmap(lambda mask, state: from_pytree(mask).allowed(state), (self._axis, 0))
         return read(self.masks, states) | ~self.is_used[:, None]
 
     @property
@@ -89,7 +85,7 @@ class MaskedRows:
 
 def check_masks(masks: Sequence[Any]) -> None:
     """Raise ValueError if requests have masks of different kinds; None is no mask."""
-    kinds = {_kind(_as_pytree(mask)) for mask in masks if mask is not None}
+    kinds = {_kind(as_pytree(mask)) for mask in masks if mask is not None}
     if len(kinds) > 1:
         raise ValueError(
             "token_mask: requests of one call must have masks of the same class, with the same "
@@ -109,10 +105,10 @@ def stack_masks(rows: Sequence[Any], masks: Sequence[Any]) -> MaskedRows | None:
     if not given:
         return None
     is_used = jnp.asarray([mask is not None for mask in rows])
-    one = _as_pytree(given[0])
+    one = as_pytree(given[0])
     if not jax.tree.leaves(one) or all(mask is given[0] for mask in given):
         return MaskedRows(one, is_used, True)
-    filled = [one if mask is None else _as_pytree(mask) for mask in rows]
+    filled = [one if mask is None else as_pytree(mask) for mask in rows]
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *filled)
     return MaskedRows(stacked, is_used, False)
 
@@ -120,11 +116,3 @@ def stack_masks(rows: Sequence[Any], masks: Sequence[Any]) -> MaskedRows | None:
 def _kind(mask: Any) -> Any:
     leaves, structure = jax.tree.flatten(mask)
     return structure, tuple((np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves)
-
-
-def _as_pytree(mask: Any) -> Any:
-    return _Opaque(mask) if jax.tree_util.all_leaves([mask]) else mask
-
-
-def _mask(mask: Any) -> Any:
-    return mask.mask if isinstance(mask, _Opaque) else mask

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 import speculax as sx
-from speculax.drafting import as_pytree, from_pytree
+from speculax.opaque import as_pytree, from_pytree
 from tests import toy
 from tests.drafters.zoo import DRAFTERS, IDS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
 from tests.slow import slow_but

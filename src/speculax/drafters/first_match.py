@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from speculax.drafting import Drafter, Round, as_pytree, check_drafter, from_pytree, write_out
+from speculax.drafting import Drafter, Round, check_drafter, write_out
 from speculax.models.model import Model
+from speculax.opaque import as_pytree, from_pytree
 from speculax.types import Draft
 
 
