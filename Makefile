@@ -17,7 +17,8 @@ READY_REFERENCE := $(VENV)/.ready-reference
 # A file stays with one process: its tests share compiled programs.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: help demo demo-gemma test test-all lint bench-verify bench-pair bench-generate
+.PHONY: help demo demo-gemma test test-all lint bench-verify bench-pair bench-generate \
+	bench-deterministic
 
 help:  ## list the targets
 	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
@@ -53,6 +54,9 @@ bench-pair: $(READY)  ## time the embedded pair, and compare with the theory
 
 bench-generate: $(READY_REFERENCE)  ## time generation, and compare with transformers
 	$(BIN)/python benchmarks/generate.py $(ARGS)
+
+bench-deterministic: $(READY_GEMMA)  ## count equal bytes at one width; time it, and many rows
+	$(BIN)/python benchmarks/deterministic.py $(ARGS)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c '$(AT_LEAST_311)' 2>/dev/null || \

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 import speculax as sx
-from speculax.prompt_bench import Journal, Measure, Prompt, measure, summarize
+from speculax.prompt_bench import Journal, Measure, measure, summarize
+from speculax.prompt_file import Prompt
 from tests import toy
 
 

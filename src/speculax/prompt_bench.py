@@ -9,31 +9,19 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from speculax.draft_length import StepCosts
 from speculax.drafting import Drafter
 from speculax.generation import generate
 from speculax.intervals import ratio_of_sums
 from speculax.models.model import Model
+from speculax.prompt_file import Prompt
 from speculax.rules import as_rule
 
 _FORMAT = 1
-
-
-class Prompt(NamedTuple):
-    """A prompt to measure on.
-
-    Attributes:
-        id: What to call it.
-        category: What it is compared with.
-        text: The prompt.
-    """
-
-    id: str
-    category: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +91,7 @@ def measure(
     temperature: float,
     repeats: int,
     seed: int,
+    costs: StepCosts | None = None,
     is_done: Callable[[Prompt, int], bool] = lambda prompt, repeat: False,
 ) -> Iterator[Measure]:
     """Run each prompt with drafts and without, in random order, `repeats` times over.
@@ -116,6 +105,7 @@ def measure(
         temperature: 0 for greedy.
         repeats: How often.
         seed: Of the first prompt in the first repeat; the others count on from it.
+        costs: What steps cost, from `tune`; then any drafter adapts by them.
         is_done: Whether a prompt need not be run again.
     """
     must_be_same = temperature == 0 or as_rule(verify).is_keyed
@@ -126,6 +116,8 @@ def measure(
             prompt.text,
             drafter=used,
             verify=verify,
+            costs=None if used is None else costs,
+            adaptive=None if costs is None else True,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed + number,

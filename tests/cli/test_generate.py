@@ -63,8 +63,9 @@ def test_the_options_reach_generate():
     shown = run_json(
         PROMPT, *options, "--seed=9", "--draft-length=2", "--max-ngram=2", "--deterministic",
         "--stop=no such text", "--stop-id=5", "--stop-id=6", "--logprobs=1",
+        "--order=joint", "--logit-bias=3=0.5", "--logit-bias=4=-inf",
     )  # fmt: skip
-    settings |= {"stop": ["no such text"], "stop_ids": [5, 6]}
+    settings |= {"stop": ["no such text"], "stop_ids": [5, 6], "order": "joint"}
     expected = sx.generate(
         toy.model(),
         PROMPT,
@@ -72,6 +73,7 @@ def test_the_options_reach_generate():
         seed=9,
         deterministic=True,
         log_probs=1,
+        logit_bias={3: 0.5, 4: -np.inf},
         **settings,
     )
     assert shown["text"] == expected.text
@@ -83,6 +85,7 @@ def test_the_options_reach_generate():
     assert shown["log_probs"]["top_tokens"] == expected.log_probs.top_tokens.tolist()
     np.testing.assert_allclose(shown["log_probs"]["model"], expected.log_probs.model)
     assert shown["settings"] == settings | {
+        "logit_bias": ["3=0.5", "4=-inf"],
         "model": "demo",
         "drafter": "ngram",
         "verify": "token",
@@ -118,6 +121,13 @@ def test_a_draft_model_and_a_rule_reach_generate():
     assert (shown["settings"]["drafter"], shown["settings"]["verify"]) == ("small", "coupled")
 
 
+def test_suffixes_may_draft():
+    shown = run_json(PROMPT, "--suffix", "--max-new-tokens=30")
+    expected = sx.generate(toy.model(), PROMPT, drafter=sx.Suffix(15), max_new_tokens=30)
+    assert shown["accepted"] == expected.accepted.tolist()
+    assert shown["settings"]["drafter"] == "suffix"
+
+
 def test_a_draft_model_proposes_four_tokens_unless_told():
     args = ["generate", "--json", PROMPT, "--draft-model=small", "--max-new-tokens=20"]
     shown = json.loads(CliRunner().invoke(app, args).stdout)
@@ -130,7 +140,11 @@ def test_a_draft_model_proposes_four_tokens_unless_told():
     [
         (["--verify=best"], "verify must be one of token, block"),
         (["--verify=greedy", "--temperature=1"], "temperature must be 0"),
-        (["--draft-model=small", "--no-draft"], "a draft model drafts, which --no-draft forbids"),
+        (["--draft-model=small", "--no-draft"], "a drafter was named, which --no-draft forbids"),
+        (["--draft-model=small", "--suffix"], "--suffix exclude each other"),
+        (["--logit-bias=7"], "--logit-bias must be a token id, =, and a number, got 7"),
+        (["--logit-bias=-1=0"], "logit_bias must be for token ids from 0"),
+        (["--order=any"], 'order must be "sequential" or "joint", got'),
         (["--draft-model=small", "--draft-length=0"], "draft_length must be an integer from 1"),
     ],
 )
@@ -292,7 +306,7 @@ def test_too_little_memory_is_an_error(monkeypatch, place):
         jax.errors.JaxRuntimeError("INTERNAL: ?"),
     ],
 )
-@pytest.mark.parametrize("place", ["speculax.load", "speculax.cli.generate._describe"])
+@pytest.mark.parametrize("place", ["speculax.load", "speculax.cli.generate.describe"])
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch, error, place):
     monkeypatch.setattr(place, raising(error))
     result = run("a", "--max-new-tokens=1")

@@ -16,6 +16,7 @@ import pytest
 import scipy.stats
 
 import speculax as sx
+import speculax.loop
 from tests import toy
 from tests.drafters.zoo import DRAFTERS, NETWORK, OTHER, OTHER_TABLE, TABLES, TARGET, V
 
@@ -137,3 +138,14 @@ def test_a_drafter_that_hands_over_another_law_than_it_drew_from_is_noticed(veri
 def test_a_lossy_rule_is_noticed():
     lossy = partial(sx.verify_lossy_typical, epsilon=0.1)
     assert surprise(DRAFTERS["draft model"].make(2), lossy)[0] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["draft model", "early exit"])
+@pytest.mark.parametrize("shared", [("PROPOSAL", "ACCEPTANCE"), ("ACCEPTANCE", "DRAW")])
+def test_streams_of_noise_that_are_shared_are_noticed(monkeypatch, name, shared):
+    speculax.loop.decode_chunk.clear_cache()
+    monkeypatch.setattr(speculax.loop, shared[0], getattr(speculax.loop, shared[1]))
+    excess, _ = surprise(DRAFTERS[name].make(2), "token")
+    speculax.loop.decode_chunk.clear_cache()
+    assert excess > 1.5

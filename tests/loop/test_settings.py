@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import speculax as sx
+import speculax.loop
+from speculax.settings import adjust, extend_history
 from tests import toy
 from tests.compilations import counted_compilations
 
@@ -181,6 +183,47 @@ def test_each_token_is_drawn_by_the_law_of_its_request_and_its_place(drafter, ve
     if drafter is DRAFT and verify != "sampled":  # places of all kinds
         accepted = np.sum([result.accepted for result in results], axis=0)
         assert np.all(accepted[1:-1] > 0)
+
+
+def without_drafts(settings, history, logits, drafts, *rest, **kwargs):
+    """A loop in which only committed tokens count at any place of a draft."""
+    return adjust(settings, history, logits, jnp.full_like(drafts, -1), *rest, **kwargs)
+
+
+def last_of_a_run(settings, history, tokens):
+    """A loop in which only the last token of a run is committed to the history."""
+    place = jnp.arange(tokens.shape[1])[None]
+    is_last = place == jnp.sum(tokens >= 0, axis=1)[:, None] - 1
+    return extend_history(settings, history, jnp.where(is_last, tokens, -1))
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant"),
+    [
+        ("adjust", without_drafts),
+        pytest.param("extend_history", last_of_a_run, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param("greedy with penalties", marks=pytest.mark.slow),
+        pytest.param("frequency", marks=pytest.mark.slow),
+        "repetition",
+        pytest.param("a mask", marks=pytest.mark.slow),
+    ],
+)
+def test_a_loop_with_another_history_is_noticed(monkeypatch, name, mutant, setting):
+    settings = NEUTRAL | REQUESTS[setting]
+    speculax.loop.decode_chunk.clear_cache()
+    monkeypatch.setattr(speculax.loop, name, mutant)
+    result = sx.generate(
+        TARGET, PROMPT, drafter=DRAFT, max_new_tokens=NUM_NEW, seed=0, log_probs=2, **settings
+    )
+    speculax.loop.decode_chunk.clear_cache()
+    assert result.stats.accepted > 2
+    with pytest.raises(AssertionError):
+        assert_drawn_by_the_law(result, settings)
 
 
 @pytest.mark.parametrize("verify", ["token", pytest.param("coupled", marks=pytest.mark.slow)])

@@ -10,11 +10,20 @@ from rich.console import Console
 from rich.progress import Progress
 
 import speculax as sx
-from speculax.cli.drafter import choose_drafter
+from speculax.cli.drafter import (
+    DraftHeadOption,
+    DraftLengthOption,
+    DraftModelOption,
+    SuffixOption,
+    choose_drafter,
+    drafter_name,
+    kept_costs,
+)
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.interrupt import check
-from speculax.cli.prompts import read_prompts
-from speculax.prompt_bench import Journal, Prompt, Summary, measure, summarize
+from speculax.cli.prompts import read_named_prompts
+from speculax.prompt_bench import Journal, Summary, measure, summarize
+from speculax.prompt_file import first_of_each
 
 _SEE_HELP = "see speculax bench prompts --help"
 
@@ -26,13 +35,14 @@ def prompts(
         typer.Argument(metavar="FILE", help="JSON lines with a prompt each, as Spec-Bench has."),
     ],
     model: Annotated[str, typer.Option(help="The target, as for generate.")] = "demo",
-    draft_model: Annotated[
-        str | None, typer.Option(help="Draft with this model.", show_default="n-grams")
-    ] = None,
-    draft_length: Annotated[
-        int | None,
-        typer.Option(help="Most tokens drafted in a step.", show_default="15; 4 with a model"),
-    ] = None,
+    draft_model: DraftModelOption = None,
+    draft_head: DraftHeadOption = None,
+    suffix: SuffixOption = False,
+    draft_length: DraftLengthOption = None,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Adapt draft lengths to the costs that tune has measured."),
+    ] = False,
     verify: Annotated[str, typer.Option(help="The rule that judges drafts.")] = "token",
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 128,
@@ -48,11 +58,18 @@ def prompts(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not Markdown.")] = False,
 ) -> None:
     """Run prompts with drafts and without, and print speedups by category as Markdown."""
-    chosen = _first_of_each(read_prompts(file), per_category)
-    drafter = choose_drafter(draft_model, draft_length, "bench prompts")
+    chosen = read_named_prompts(file)
+    if per_category is not None:
+        if per_category < 1:
+            raise CommandError(f"--per-category must be at least 1, got {per_category}", _SEE_HELP)
+        chosen = first_of_each(chosen, per_category)
+    target = sx.load(model)
+    drafter = choose_drafter(target, draft_model, draft_head, suffix, draft_length, "bench prompts")
+    costs = kept_costs(target, drafter) if tuned else None
     settings = {
         "model": model,
-        "drafter": draft_model or "ngram",
+        "drafter": drafter_name(draft_model, draft_head, suffix),
+        "tuned": tuned,
         "draft_length": drafter.draft_length,
         "verify": verify,
         "temperature": temperature,
@@ -69,10 +86,11 @@ def prompts(
     ):
         task = bar.add_task("prompts", total=len(chosen) * repeats, completed=len(measures))
         for one in measure(
-            sx.load(model),
+            target,
             chosen,
             drafter,
             verify=verify,
+            costs=costs,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             repeats=repeats,
@@ -90,20 +108,6 @@ def prompts(
             print(json.dumps({"run": settings, "categories": [asdict(one) for one in summaries]}))
         else:
             print(_as_markdown(summaries))
-
-
-def _first_of_each(prompts: list[Prompt], per_category: int | None) -> list[Prompt]:
-    if per_category is None:
-        return prompts
-    if per_category < 1:
-        raise CommandError(f"--per-category must be at least 1, got {per_category}", _SEE_HELP)
-    taken: dict[str, int] = {}
-    chosen = []
-    for prompt in prompts:
-        taken[prompt.category] = taken.get(prompt.category, 0) + 1
-        if taken[prompt.category] <= per_category:
-            chosen.append(prompt)
-    return chosen
 
 
 def _as_markdown(summaries: list[Summary]) -> str:

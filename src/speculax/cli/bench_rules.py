@@ -10,7 +10,7 @@ from rich.console import Console
 
 import speculax as sx
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
-from speculax.cli.prompts import read_prompts
+from speculax.cli.prompts import read_named_prompts
 from speculax.replay import Recording, record, replay
 
 _BEST = "block"  # no lossless rule for single drafts keeps more
@@ -57,7 +57,9 @@ def rules(
                 f"--temperature must be above 0, got {temperature}",
                 "at temperature 0 all lossless rules are the same",
             )
-        texts = [prompt.text for prompt in read_prompts(prompts)] if prompts else [""] * num_texts
+        texts = (
+            [prompt.text for prompt in read_named_prompts(prompts)] if prompts else [""] * num_texts
+        )
         _record(to, model, draft_model, draft_length, temperature, texts, max_new_tokens, seed)
     else:
         assert recording is not None

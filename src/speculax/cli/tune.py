@@ -10,10 +10,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 import speculax as sx
-from speculax.cli.drafter import choose_drafter
+from speculax.cli.drafter import (
+    DraftHeadOption,
+    DraftLengthOption,
+    DraftModelOption,
+    SuffixOption,
+    choose_drafter,
+)
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.interrupt import check
-from speculax.cli.prompts import read_prompts
+from speculax.cli.prompts import read_named_prompts
 from speculax.tuning import Tuning, save_costs
 
 _SEE_HELP = "see speculax tune --help"
@@ -24,12 +30,10 @@ _PROMPTS = ("class Stack:\n", "import os\n", "def read_lines(path):\n", "for nam
 @reported
 def tune(
     model: Annotated[str, typer.Option(help="The target, as for generate.")] = "demo",
-    draft_model: Annotated[
-        str | None, typer.Option(help="Draft with this model.", show_default="n-grams")
-    ] = None,
-    draft_length: Annotated[
-        int | None, typer.Option(help="The longest draft.", show_default="15; 4 with a model")
-    ] = None,
+    draft_model: DraftModelOption = None,
+    draft_head: DraftHeadOption = None,
+    suffix: SuffixOption = False,
+    draft_length: DraftLengthOption = None,
     prompts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="JSON lines with a prompt each.", show_default="Python"),
@@ -44,11 +48,11 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Measure draft lengths, and keep the costs for `speculax generate --tuned`."""
-    texts = [one.text for one in read_prompts(prompts)] if prompts else list(_PROMPTS)
+    texts = [one.text for one in read_named_prompts(prompts)] if prompts else list(_PROMPTS)
     if plot is not None:
         _need_matplotlib()
-    drafter = choose_drafter(draft_model, draft_length, "tune")
     target = sx.load(model)
+    drafter = choose_drafter(target, draft_model, draft_head, suffix, draft_length, "tune")
     console = Console(stderr=True)
     with (
         mendable(ValueError, _SEE_HELP),
