@@ -17,6 +17,7 @@ import numpy as np
 from machine import describe
 
 import speculax as sx
+from speculax.prompt_file import first_of_each, read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
 EDIT_CLASS = Path(__file__).parents[1] / "examples" / "edit_class.txt"
@@ -36,23 +37,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--shared", type=Path, help="Spec-Bench prompts, JSON lines")
-    parser.add_argument("--per-category", type=int, default=8, help="prompts of each category")
+    parser.add_argument("--per-category", type=int, default=1, help="prompts of each category")
     parser.add_argument("--no-transformers", action="store_true")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     print(describe("jax", "jaxlib", "numpy", "speculax"))
     model = sx.load("gemma3-270m")
     bench = Bench(model, options.repeats)
+    others = {} if options.no_transformers else transformers_contenders()
     if "copy" in options.parts:
         prompts = {path.stem: path.read_text() for path in COPY_HEAVY}
-        others = {} if options.no_transformers else transformers_contenders()
         bench.compare("copy-heavy, greedy", prompts, 0.0, others)
     if "shared" in options.parts and options.shared:
-        for category, prompts in read_shared(options.shared, options.per_category).items():
-            bench.compare(f"Spec-Bench {category}, greedy", prompts, 0.0)
+        chosen = first_of_each(read_prompts(options.shared), options.per_category)
+        prompts = {f"{prompt.category} {prompt.id}": prompt.text for prompt in chosen}
+        bench.compare("Spec-Bench, greedy", prompts, 0.0, others)
     if "open" in options.parts:
-        lines = (PROMPTS / "open_ended.jsonl").read_text().splitlines()
-        prompts = {f"open {i}": json.loads(line)["prompt"] for i, line in enumerate(lines)}
+        prompts = {
+            f"open {prompt.id}": prompt.text
+            for prompt in read_prompts(PROMPTS / "open_ended.jsonl")
+        }
         bench.compare("open-ended, temperature 0.8", prompts, 0.8)
     if "slots" in options.parts:
         compare_slots(model, options.repeats)
@@ -81,11 +85,11 @@ class Bench:
             **(others or {}),
         }
         speedups, host, efficiency = defaultdict(list), [], []
-        print(f"\n{title}\n{'':18}" + "".join(f"{name:>26}" for name in contenders))
+        print(f"\n{title}\n{'':22}" + "".join(f"{name:>26}" for name in contenders))
         for name, text in prompts.items():
             ids = self.model.tokenizer.encode(text)
             seconds, tokens = self.time(contenders, ids)
-            line = f"{name:18}"
+            line = f"{name:22}"
             for contender, times in seconds.items():
                 rate = len(tokens[contender]) / np.median(times)
                 plain_rate = len(tokens["plain"]) / np.median(seconds["plain"])
@@ -100,7 +104,7 @@ class Bench:
                 line += ", " + self.difference(ids, tokens["plain"], tokens["n-gram"])
             print(line, flush=True)
         print(
-            f"{'median':18}" + "".join(f"{'':18}{np.median(s):6.2f} x" for s in speedups.values())
+            f"{'median':22}" + "".join(f"{'':18}{np.median(s):6.2f} x" for s in speedups.values())
         )
 
     def run(
@@ -137,17 +141,6 @@ class Bench:
         logits = self.model.logits(np.array([ids + plain[:first]]))[0, -1]
         gap = abs(float(logits[plain[first]] - logits[other[first]]))
         return f"parts at token {first}, logits {gap:.1e} apart{'' if gap <= 1e-3 else ', NO TIE'}"
-
-
-def read_shared(path: Path, per_category: int) -> dict[str, dict[str, str]]:
-    """The first turn of the first prompts of each category of a Spec-Bench file."""
-    categories: dict[str, dict[str, str]] = defaultdict(dict)
-    for line in path.read_text().splitlines():
-        question = json.loads(line)
-        prompts = categories[question["category"]]
-        if len(prompts) < per_category:
-            prompts[f"question {question['question_id']}"] = question["turns"][0]
-    return categories
 
 
 def transformers_contenders() -> dict[str, Contender]:

@@ -63,90 +63,118 @@ def make_rows(model: Model, requests: Sequence[Request], options: Options) -> li
 
 def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[NewTokens]]:
     """What each chunk makes, until all rows have ended; one that ends makes way for the next."""
-    requests, widths = [row.request for row in rows], _widths(options)
-    longest = options.max_length or max((request.limit for request in requests), default=0)
-    num_slots = _bucket(longest + (options.num_positions or widths[-1] + 1))
-    drafter: Any = options.drafter
+    batch = _Batch(model, rows, options)
+    while batch.fill():
+        new = batch.run_chunk()
+        yield [tokens for tokens in new if tokens.tokens or tokens.stop_reason]
 
-    def asked(batch: Sequence[Row | None]) -> Requests:
-        given = [None if row is None else row.request for row in batch]
-        is_deterministic = options.num_positions is not None
-        return ask(given, requests, options.eos_ids, model.network.vocab_size, is_deterministic)
 
-    def read_prompts(batch: Sequence[Row | None]) -> State:
-        prompts = np.zeros((len(batch), num_slots), np.int32)
-        lengths = [1 if row is None else row.length for row in batch]
-        for prompt, row in zip(prompts, batch, strict=True):
-            if row is not None:
-                prompt[: row.length] = row.request.prompt
-        return prefill(
-            model.params,
-            as_pytree(drafter),
-            jnp.asarray(prompts),
-            jnp.asarray(lengths, jnp.int32),
-            asked(batch),
-            network=model.network,
-            num_slots=num_slots,
-        )
+class _Batch:
+    """The rows under way, and their state on device."""
 
-    waiting = iter(rows)
-    batch: list[Row | None] = [None] * options.slots
-    state: State | None = None
-    requested: Requests | None = None
-    num_steps, pause = STEPS_PER_CHUNK, 0
-    while True:
+    def __init__(self, model: Model, rows: Sequence[Row], options: Options) -> None:
+        self._model, self._options, self._widths = model, options, _widths(options)
+        self._requests = [row.request for row in rows]
+        longest = options.max_length or max((one.limit for one in self._requests), default=0)
+        self._num_slots = _bucket(longest + (options.num_positions or self._widths[-1] + 1))
+        self._drafter: Any = options.drafter
+        self._waiting = iter(rows)
+        self._rows: list[Row | None] = [None] * options.slots
+        self._state: State | None = None
+        self._asked: Requests | None = None
+        self._num_steps, self._pause = STEPS_PER_CHUNK, 0
+
+    def fill(self) -> bool:
+        """Let waiting requests take the place of those that ended; whether any are under way."""
         taken = {}
-        for i, row in enumerate(batch):
+        for i, row in enumerate(self._rows):
             if row is None or row.stop_reason is not None:
-                batch[i] = new = next((one for one in waiting if one.stop_reason is None), None)
+                new = next((one for one in self._waiting if one.stop_reason is None), None)
+                self._rows[i] = new
                 if new is not None:
                     taken[i] = new
         if taken:
             with Clock() as clock:
-                if state is None and options.num_positions is None:
-                    state = read_prompts(batch)
+                if self._state is None and self._options.num_positions is None:
+                    self._state = self._read_prompts(self._rows)
                 else:  # one at a time: it rounds alike whoever comes at the same time
                     for i, row in taken.items():
-                        state = _place(state, read_prompts([row]), i, options.slots)
-                assert state is not None
-                clock.wait_for(state.lengths)
-            requested = asked(batch)
+                        one = self._read_prompts([row])
+                        self._state = _place(self._state, one, i, self._options.slots)
+                assert self._state is not None
+                clock.wait_for(self._state.lengths)
+            self._asked = self._ask(self._rows)
             for row in taken.values():
                 row.spend(clock, is_prefill=True)
-        live = {i: row for i, row in enumerate(batch) if row is not None}
-        if state is None or requested is None or not live:
-            return
+        return any(row is not None for row in self._rows)
+
+    def run_chunk(self) -> list[NewTokens]:
+        """Run some steps, and see what each row under way got."""
+        assert self._state is not None
+        assert self._asked is not None
+        rows, options = self._rows, self._options
+        live = {i: row for i, row in enumerate(rows) if row is not None}
         with Clock() as clock:
-            lengths = [0 if row is None else row.draft_length.current for row in batch]
-            width = min(width for width in widths if width >= max(lengths))
+            lengths = [0 if row is None else row.draft_length.current for row in rows]
+            width = min(width for width in self._widths if width >= max(lengths))
             num_positions = options.num_positions or width + 1
-            # At width 0 a drafter is asked all the same, to learn whether it would pay.
-            is_paused = width == 0 and pause > 0
-            if width > 0 or not getattr(drafter, "always_drafts", False):
-                pause = 0
-            else:
-                pause = pause - 1 if is_paused else PAUSE
-            state, report = decode_chunk(
-                model.params,
-                None if is_paused else as_pytree(drafter),
-                state,
-                requested,
-                jnp.asarray([row is not None for row in batch]),
+            is_paused = self._is_paused(width)
+            self._state, report = decode_chunk(
+                self._model.params,
+                None if is_paused else as_pytree(self._drafter),
+                self._state,
+                self._asked,
+                jnp.asarray([row is not None for row in rows]),
                 jnp.asarray(lengths, jnp.int32),
-                jnp.int32(num_steps),
-                network=model.network,
+                jnp.int32(self._num_steps),
+                network=self._model.network,
                 plan=Plan(options.rule, width, num_positions, options.record, options.num_top),
             )
             report = clock.wait_for(report)
             new = [row.take(i, report, learns=not is_paused) for i, row in live.items()]
         for row in live.values():
             row.spend(clock)
-            if row.stop_reason is not None and hasattr(drafter, "remember"):
-                drafter = drafter.remember(row.all_tokens)
+            if row.stop_reason is not None and hasattr(self._drafter, "remember"):
+                self._drafter = self._drafter.remember(row.all_tokens)
         # Longer chunks save the host's time, but draft lengths adapt between them.
-        if len(widths) == 1 and clock.seconds < CHUNK_SECONDS:
-            num_steps = min(2 * num_steps, MOST_STEPS)
-        yield [tokens for tokens in new if tokens.tokens or tokens.stop_reason]
+        if len(self._widths) == 1 and clock.seconds < CHUNK_SECONDS:
+            self._num_steps = min(2 * self._num_steps, MOST_STEPS)
+        return new
+
+    def _is_paused(self, width: int) -> bool:
+        """Whether to leave the drafter alone.
+
+        Where no draft pays it is asked all the same, to learn whether one would; but not in every
+        chunk, if that costs something.
+        """
+        if width > 0 or not getattr(self._drafter, "always_drafts", False):
+            self._pause = 0
+            return False
+        is_paused = self._pause > 0
+        self._pause = self._pause - 1 if is_paused else PAUSE
+        return is_paused
+
+    def _ask(self, rows: Sequence[Row | None]) -> Requests:
+        given = [None if row is None else row.request for row in rows]
+        is_deterministic = self._options.num_positions is not None
+        vocab_size = self._model.network.vocab_size
+        return ask(given, self._requests, self._options.eos_ids, vocab_size, is_deterministic)
+
+    def _read_prompts(self, rows: Sequence[Row | None]) -> State:
+        prompts = np.zeros((len(rows), self._num_slots), np.int32)
+        lengths = [1 if row is None else row.length for row in rows]
+        for prompt, row in zip(prompts, rows, strict=True):
+            if row is not None:
+                prompt[: row.length] = row.request.prompt
+        return prefill(
+            self._model.params,
+            as_pytree(self._drafter),
+            jnp.asarray(prompts),
+            jnp.asarray(lengths, jnp.int32),
+            self._ask(rows),
+            network=self._model.network,
+            num_slots=self._num_slots,
+        )
 
 
 def _place(state: State | None, one: State, i: int, num_rows: int) -> State:

@@ -300,6 +300,10 @@ def test_bad_maps_are_refused():
             sx.generate(TARGET, [1], drafter=sx.DraftModel(model, ids=ids))
     with pytest.raises(ValueError, match="from 0 to 5, or -1 for none, got 6"):
         sx.generate(TARGET, [1], drafter=sx.DraftModel(model, ids=[6, 1, 2, 3, 4, 5]))
+    for unknown in (None, 6, -1):
+        drafter = sx.DraftModel(model, ids=[0, 1, 2, 3, 4, -1], unknown=unknown)
+        with pytest.raises(ValueError, match=rf"unknown must .* \(1, such as 5\), got {unknown}"):
+            sx.generate(TARGET, [1], drafter=drafter)
 
 
 @pytest.mark.parametrize("ids", [[0, -1], [-1], [5, 6], [2, 2]])
@@ -342,7 +346,7 @@ def test_a_model_is_no_drafter():
 def test_ids_may_be_a_list():
     model = toy.model(OTHER, OTHER_TABLE)
     texts = [
-        sx.generate(TARGET, [1], drafter=sx.DraftModel(model, 2, ids), max_new_tokens=9, seed=0)
+        sx.generate(TARGET, [1], drafter=sx.DraftModel(model, 2, ids, 0), max_new_tokens=9, seed=0)
         for ids in (IDS, IDS.tolist())
     ]
     np.testing.assert_array_equal(texts[0].tokens, texts[1].tokens)

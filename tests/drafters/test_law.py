@@ -125,7 +125,9 @@ class ForgetsTheTemperature(sx.DraftModel):
         return draft._replace(probs=replace(draft.probs, temperature=None, normalizers=None)), state
 
 
-jax.tree_util.register_dataclass(ForgetsTheTemperature, ["model", "ids"], ["draft_length"])
+jax.tree_util.register_dataclass(
+    ForgetsTheTemperature, ["model", "ids"], ["draft_length", "unknown"]
+)
 
 
 @pytest.mark.parametrize("verify", ["token", pytest.param("block", marks=pytest.mark.slow)])

@@ -22,6 +22,7 @@ OTHER = toy.LongMemory(vocab_size=V, modulus=23)
 OTHER_TABLE = 0.6 * toy.random_logits(OTHER, seed=2)
 # The same tokens by other numbers; the target's token 3 is unknown to it, and its own 2 to all.
 IDS = np.array([4, 0, -1, 5, 2, 1])
+UNKNOWN = 2
 SOME = [5, 1, 2]
 
 
@@ -47,7 +48,7 @@ class Specimen(NamedTuple):
 
 def _by_ids(text, drafted):
     """The laws of the model with other tokens, in the target's."""
-    own = [int(np.argmax(token == IDS)) for token in [*text, *drafted]]
+    own = [int(np.argmax(token == IDS)) if token in IDS else UNKNOWN for token in [*text, *drafted]]
     logits = np.full(V, -np.inf)
     logits[IDS[IDS >= 0]] = OTHER_TABLE[state_after(OTHER, own)][IDS >= 0]
     return logits
@@ -88,7 +89,7 @@ DRAFTERS = {
         draft_model, lambda text, drafted: OTHER_TABLE[state_after(OTHER, [*text, *drafted])]
     ),
     "draft model by ids": Specimen(
-        lambda length: sx.DraftModel(toy.model(OTHER, OTHER_TABLE), length, IDS), _by_ids
+        lambda length: sx.DraftModel(toy.model(OTHER, OTHER_TABLE), length, IDS, UNKNOWN), _by_ids
     ),
     "early exit": Specimen(lambda length: sx.EarlyExit(1, length), _early),
     "early exit with few tokens": Specimen(

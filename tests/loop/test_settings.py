@@ -278,6 +278,29 @@ def test_what_ends_a_text_is_not_shown_to_the_mask():
     assert (result.tokens.tolist(), result.stop_reason) == ([7], "stop")
 
 
+class Gap(sx.DraftModel):
+    """Its second token is none."""
+
+    def propose(self, state, round):
+        draft, state = super().propose(state, round)
+        return draft._replace(tokens=draft.tokens.at[:, 1].set(-1)), state
+
+
+jax.tree_util.register_dataclass(Gap, ["model", "ids"], ["draft_length", "unknown"])
+
+
+@pytest.mark.parametrize("verify", ["token", pytest.param("coupled", marks=pytest.mark.slow)])
+def test_an_invalid_draft_takes_no_mask_away(verify):
+    settings = NEUTRAL | REQUESTS["a mask"]
+    result = sx.generate(
+        TARGET, PROMPT, drafter=Gap(NEAR, 3), verify=verify, seed=0, max_new_tokens=NUM_NEW,
+        log_probs=2, **settings,
+    )  # fmt: skip
+    assert_drawn_by_the_law(result, settings)
+    assert result.stats.accepted_by_position[0] > 0
+    assert result.stats.accepted_by_position[1] == 0
+
+
 def test_settings_that_do_not_exist_are_refused_by_name():
     with pytest.raises(TypeError, match=r"'top_a' is no setting .* did you mean top_p"):
         sx.generate(TARGET, [1], top_a=0.2)

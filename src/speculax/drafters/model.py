@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax.drafting import Round, check_draft_length, check_ids, draft_chain, read_ids
 from speculax.models.model import Model
@@ -34,7 +35,9 @@ class Reading(NamedTuple):
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["model", "ids"], meta_fields=["draft_length"]
+    jax.tree_util.register_dataclass,
+    data_fields=["model", "ids"],
+    meta_fields=["draft_length", "unknown"],
 )
 @dataclass(frozen=True, eq=False)
 class DraftModel:
@@ -46,8 +49,9 @@ class DraftModel:
         model: The draft model.
         draft_length: The number of tokens proposed in every step, from 1 to 512.
         ids: int32 (V of the draft model,), which token of the target each of its tokens stands for,
-            no two for the same; -1 for none. None if the vocabularies are the same. A token that
-            the draft model does not have it reads as its token 0.
+            no two for the same; -1 for none. None if the vocabularies are the same.
+        unknown: Its token to read in place of those of the target that it does not have; needed if
+            there are any.
 
     Raises:
         ValueError: If `draft_length` is no integer in its range.
@@ -56,6 +60,7 @@ class DraftModel:
     model: Model
     draft_length: int = 4
     ids: jax.Array | None = None
+    unknown: int | None = None
 
     always_drafts = True
 
@@ -67,7 +72,8 @@ class DraftModel:
         """Raise ValueError if the tokens do not mean the same, or the ids are no map of them."""
         given, wanted = self.model.network.vocab_size, target.network.vocab_size
         if self.ids is not None:
-            return check_ids(self.ids, given, target, allow_none=True)
+            check_ids(self.ids, given, target, allow_none=True)
+            return self._check_unknown(target)
         own, others = self.model.tokenizer, target.tokenizer
         are_known = isinstance(own, Tokenizer) and isinstance(others, Tokenizer)
         if given != wanted or (are_known and own != others):
@@ -75,6 +81,16 @@ class DraftModel:
                 f"the draft model {self.model.name} ({given} tokens) and the target {target.name} "
                 f"({wanted} tokens) must have the same vocabulary; choose another draft model, or "
                 "pass ids, the target's token for each of its own."
+            )
+
+    def _check_unknown(self, target: Model) -> None:
+        missing = np.setdiff1d(np.arange(target.network.vocab_size), np.asarray(self.ids))
+        size = self.model.network.vocab_size
+        if len(missing) and self.unknown not in range(size):
+            raise ValueError(
+                f"unknown must be the token of {self.model.name}, from 0 to {size - 1}, to read in "
+                f"place of those of {target.name} that it does not have ({len(missing)}, such as "
+                f"{missing[0]}), got {self.unknown}."
             )
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> Reading:
@@ -135,7 +151,9 @@ class DraftModel:
         if self.ids is None:
             return tokens
         ids = jnp.expand_dims(self.ids, range(tokens.ndim))
-        return jnp.argmax(ids == tokens[..., None], axis=-1).astype(jnp.int32)
+        is_same = ids == tokens[..., None]
+        own = jnp.argmax(is_same, axis=-1).astype(jnp.int32)
+        return own if self.unknown is None else jnp.where(is_same.any(axis=-1), own, self.unknown)
 
 
 def _count_known(state: Reading, round: Round) -> jax.Array:
