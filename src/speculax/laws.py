@@ -96,8 +96,14 @@ def expand(law: Law, vocab_size: int) -> jax.Array:
     What cannot be used (NaN, infinity, no mass, bad settings) becomes a row of zeros. `vocab_size`
     is the target's V, for laws on some of its tokens.
     """
+    num_rows = law.table.size // law.size
+    rows = jnp.arange(num_rows, dtype=jnp.int32)
+    return expand_rows(law, rows, vocab_size).reshape(*law.shape[:-1], vocab_size)
+
+
+def expand_rows(law: Law, rows: jax.Array, vocab_size: int) -> jax.Array:
+    """The same of some rows int32 (R,), counted over all leading axes: float32 (R, V)."""
     flat, ids = flat_law_with_settings(law), flat_ids(law)
-    rows = number_rows(flat.num_rows, (flat, ids))
 
     def read(row: jax.Array) -> jax.Array:
         weights = flat.read(row, 0, flat.size, flat.normalizer(row))
@@ -110,7 +116,7 @@ def expand(law: Law, vocab_size: int) -> jax.Array:
         places = jnp.where(places >= 0, places, vocab_size)
         return jnp.zeros((vocab_size,), jnp.float32).at[places].add(probs, mode="drop")
 
-    return map_rows(read, rows).reshape(*law.shape[:-1], vocab_size)
+    return map_rows(read, vary_with(rows, (flat, ids)))
 
 
 def as_law(name: str, law: Law | ArrayLike) -> Law:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from speculax.batching import write_rows
 from speculax.drafting import Round, Target
+from speculax.judged import NUM_CANDIDATES, Judged, look_into
 from speculax.laws import Law
 from speculax.log_probs import log_probs, top_log_probs
 from speculax.make_law import law_from_logits
@@ -103,18 +104,6 @@ class LogProbs(NamedTuple):
     after: jax.Array
     top_tokens: jax.Array
     top: jax.Array
-
-
-class Judged(NamedTuple):
-    """The drafts of a step as the rule saw them; for those who want a record.
-
-    Attributes:
-        target_log_probs: float32 (B, G), of each draft token.
-        draft_log_probs: The same, under the law it was drawn from; 0 for deterministic drafts.
-    """
-
-    target_log_probs: jax.Array
-    draft_log_probs: jax.Array
 
 
 class Steps(NamedTuple):
@@ -263,7 +252,13 @@ def decode_chunk(
 
         hidden, cache, logits = _score(network, params, round, draft, state.cache, plan)
         law = settings.law(adjust(settings, state.history, logits, draft.tokens))
-        verdict = _verify(plan.rule, draft, law, requests, lengths)
+        rule = plan.rule
+        if settings.is_greedy and rule.becomes_greedy:
+            rule = RULES["greedy"]
+        verdict, seen = _verify(rule, draft, law, requests, lengths)
+        judged = None
+        if plan.is_recorded:
+            judged = look_into(rule, seen, draft, law, verdict["num_accepted"])
         verdict, live, failed = _cut(verdict, state, requests)
 
         kept = verdict["num_accepted"]
@@ -284,17 +279,22 @@ def decode_chunk(
             drafted=draft.lengths,
             accepted=kept,
             log_probs=_log_probs(logits, law, verdict["tokens"], plan.num_top),
-            judged=_judged(draft, law) if plan.is_recorded else None,
+            judged=judged,
         )
         return new_state, (_learn(state.live, proposal, draft, asked, verdict), entry)
 
     nothing = jnp.zeros_like(state.lengths)
-    carry = jnp.int32(0), state, (nothing, nothing), _blank_steps(len(nothing), plan)
+    carry = (
+        jnp.int32(0),
+        state,
+        (nothing, nothing),
+        _blank_steps(len(nothing), network.vocab_size, plan),
+    )
     _, state, learnt, log = jax.lax.while_loop(is_unfinished, run_step, carry)
     return state, Report(state.live, state.failed, *learnt, log)
 
 
-def _blank_steps(batch: int, plan: Plan) -> Steps:
+def _blank_steps(batch: int, vocab_size: int, plan: Plan) -> Steps:
     """The log of a chunk before its first step."""
 
     def zeros(*shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -306,7 +306,18 @@ def _blank_steps(batch: int, plan: Plan) -> Steps:
         top = zeros(places, plan.num_top)
         log_probs = LogProbs(zeros(places), zeros(places), top.astype(jnp.int32), top)
     if plan.is_recorded:
-        judged = Judged(zeros(plan.width), zeros(plan.width))
+        several, some = zeros(plan.width), zeros(min(NUM_CANDIDATES, vocab_size))
+        judged = Judged(
+            draft_tokens=several.astype(jnp.int32),
+            target_log_probs=several,
+            draft_log_probs=several,
+            accept_uniforms=several,
+            sample_uniforms=zeros(),
+            candidates=some.astype(jnp.int32),
+            draw_probs=some,
+            target_probs=some,
+            draft_probs=some,
+        )
     return Steps(
         live=zeros(dtype=bool),
         tokens=zeros(places, dtype=jnp.int32),
@@ -364,11 +375,11 @@ def _score(
     return hidden, cache, logits
 
 
-def _verify(rule: Rule, draft: Draft, law: Law, requests: Requests, lengths: jax.Array) -> Verdict:
-    """Judge the drafts by the target's laws."""
+def _verify(
+    rule: Rule, draft: Draft, law: Law, requests: Requests, lengths: jax.Array
+) -> tuple[Verdict, Step]:
+    """Judge the drafts by the target's laws; also what was judged, with its noise."""
     num_drafts = draft.tokens.shape[1]
-    if requests.settings.is_greedy and rule.becomes_greedy:
-        rule = RULES["greedy"]
     if rule.is_keyed and not rule.is_coupled:
         noise = _keyed_uniforms(requests.seeds, lengths, num_drafts + 1)
         own = jnp.take_along_axis(noise, draft.lengths[:, None], axis=1)
@@ -377,7 +388,8 @@ def _verify(rule: Rule, draft: Draft, law: Law, requests: Requests, lengths: jax
         accept_uniforms = _uniforms(requests.seeds, lengths, ACCEPTANCE, num_drafts)
         sample_uniforms = _uniforms(requests.seeds, lengths, DRAW, 1)[:, 0]
     step = Step(draft.tokens, draft.lengths, accept_uniforms, sample_uniforms)
-    return rule.judge(step, draft, law, Keys(requests.seeds, lengths.astype(jnp.uint32)))
+    keys = Keys(requests.seeds, lengths.astype(jnp.uint32))
+    return rule.judge(step, draft, law, keys), step
 
 
 def _log_probs(
@@ -389,15 +401,6 @@ def _log_probs(
     return LogProbs(
         log_probs(own, tokens).after, log_probs(law, tokens).after, *top_log_probs(own, num_top)
     )
-
-
-def _judged(draft: Draft, law: Law) -> Judged:
-    padded = jnp.pad(draft.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
-    target = log_probs(law, padded).after[:, :-1]
-    own = jnp.zeros_like(target)
-    if draft.probs is not None:
-        own = log_probs(draft.probs, draft.tokens).after
-    return Judged(target, own)
 
 
 def _cut(

@@ -8,12 +8,14 @@ import numpy as np
 
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength
+from speculax.judged import Judged
 from speculax.loop import Report
 from speculax.models.model import Model
 from speculax.models.tokenizer import text_stream
 from speculax.request import Request
 from speculax.stats import Stats
 from speculax.stop_strings import StopStrings
+from speculax.types import NO_TOKEN
 
 
 class TokenLogProbs(NamedTuple):
@@ -62,18 +64,34 @@ class NewTokens(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The draft tokens of each step as the rule saw them, those after the first refused included.
+    """The steps as the rule saw them, draft tokens after the first refused included.
 
     Attributes:
+        draft_tokens: int32 (steps, G), -1 behind a draft's end.
         target_probs: float32 (steps, G), under the target; 0 behind a draft's end.
         draft_probs: float32 (steps, G), under the law each was drawn from, 1 for deterministic
             drafts and where the rule does not ask for the law; 0 behind a draft's end.
+        accept_uniforms: float32 (steps, G), the noise of the tests, if the rule has any.
+        sample_uniforms: float32 (steps,), the noise of the draw, if it is of one uniform.
         accepted: int32 (steps,), how many were kept.
+        candidates: int32 (steps, K), the tokens likeliest to be drawn after those that were kept,
+            the likeliest first; K is 8, or V.
+        candidate_draw_probs: float32 (steps, K), in the law that the rule draws from: the residual
+            of the token and the block rule, else the target's.
+        candidate_target_probs: float32 (steps, K), under the target.
+        candidate_draft_probs: float32 (steps, K), under the draft; 0 behind its end.
     """
 
+    draft_tokens: np.ndarray
     target_probs: np.ndarray
     draft_probs: np.ndarray
+    accept_uniforms: np.ndarray
+    sample_uniforms: np.ndarray
     accepted: np.ndarray
+    candidates: np.ndarray
+    candidate_draw_probs: np.ndarray
+    candidate_target_probs: np.ndarray
+    candidate_draft_probs: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +207,8 @@ class Row:
             log_probs = TokenLogProbs(*parts)
             self._log_probs.append(log_probs)
         if steps.judged is not None:
-            logs = [np.asarray(part[took_part, i])[:num_steps] for part in steps.judged]
-            self._records.append(self._record(logs, drafted, accepted))
+            seen = Judged(*(np.asarray(x)[took_part, i][:num_steps] for x in steps.judged))
+            self._records.append(self._record(seen, drafted, accepted))
         self._tokens += new
         self._accepted += flags
         self._text += pieces
@@ -229,15 +247,27 @@ class Row:
             return "eos"
         return "stop" if last in self.request.stop_ids else "length"
 
-    def _record(self, logs: list[np.ndarray], drafted: np.ndarray, accepted: np.ndarray) -> Record:
+    def _record(self, seen: Any, drafted: np.ndarray, accepted: np.ndarray) -> Record:
         num_places = self._by_place.shape[1]
+        is_draft = np.arange(seen.draft_tokens.shape[1]) < drafted[:, None]
 
-        def widen(logs: np.ndarray) -> np.ndarray:
-            is_draft = np.arange(logs.shape[1]) < drafted[:, None]
-            probs = np.where(is_draft, np.exp(logs), 0.0).astype(np.float32)
-            return np.pad(probs, ((0, 0), (0, num_places - logs.shape[1])))
+        def widen(values: np.ndarray, beyond: int = 0) -> np.ndarray:
+            values = np.where(is_draft, values, values.dtype.type(beyond))
+            missing = num_places - values.shape[1]
+            return np.pad(values, ((0, 0), (0, missing)), constant_values=beyond)
 
-        return Record(widen(logs[0]), widen(logs[1]), accepted)
+        return Record(
+            draft_tokens=widen(seen.draft_tokens, NO_TOKEN),
+            target_probs=widen(np.exp(seen.target_log_probs)),
+            draft_probs=widen(np.exp(seen.draft_log_probs)),
+            accept_uniforms=widen(seen.accept_uniforms),
+            sample_uniforms=seen.sample_uniforms,
+            accepted=accepted,
+            candidates=seen.candidates,
+            candidate_draw_probs=seen.draw_probs,
+            candidate_target_probs=seen.target_probs,
+            candidate_draft_probs=seen.draft_probs,
+        )
 
     def spend(self, clock: Clock, is_prefill: bool = False) -> None:
         """Note the time that the prompt or a chunk took."""

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,8 @@ class Rule(NamedTuple):
         is_coupled: Whether drafts are to be drawn with the target's noise.
         is_greedy: Whether it gives greedy texts only.
         becomes_greedy: Whether at temperature 0 it is greedy verification, which is used then.
+        residual: What the last token of a step is drawn from, max(s * target - draft, 0): "token",
+            s = 1; "block", s = P_n; or "none", the target itself or something unknown.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Rule(NamedTuple):
     is_coupled: bool = False
     is_greedy: bool = False
     becomes_greedy: bool = True
+    residual: Literal["token", "block", "none"] = "none"
 
 
 def _token(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
@@ -130,8 +133,8 @@ _LOSSY = {
     "lossy_synthetic": verify_lossy_synthetic,
 }
 RULES = {
-    "token": Rule("token", _token, reads_draft=True),
-    "block": Rule("block", _block, reads_draft=True),
+    "token": Rule("token", _token, reads_draft=True, residual="token"),
+    "block": Rule("block", _block, reads_draft=True, residual="block"),
     "greedy": Rule("greedy", _greedy, is_greedy=True),
     "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
     "sampled": Rule("sampled", _sampled, is_keyed=True),

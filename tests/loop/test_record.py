@@ -70,3 +70,51 @@ def test_a_record_changes_nothing_and_is_not_made_unasked():
 def test_plain_decoding_has_an_empty_record():
     for result in run(None):
         assert result.record.target_probs.shape == (result.stats.steps, 0)
+
+
+def held(ratios):
+    """P_n of block verification."""
+    scale = 1.0
+    for ratio in ratios:
+        scale = min(1.0, scale * ratio)
+    return scale
+
+
+@pytest.mark.parametrize("verify", ["token", "block", "coupled"])
+@pytest.mark.parametrize("drafter", [toy.sampling_drafter(DRAFT), sx.NGram(3), None], ids=str)
+def test_candidates_are_those_of_the_law_that_is_drawn_from(verify, drafter):
+    """And the token that was drawn is where the uniform falls, or the first of them if certain."""
+    target = toy.softmax(LOGITS / 0.7)
+    [result, _] = run(drafter, verify=verify)
+    record, text, place = result.record, [1, *result.tokens.tolist()], 0
+    for number, kept in enumerate(record.accepted):
+        before = text[place + kept]
+        p, q, scale = target[before], np.zeros(8), 1.0
+        if kept < np.sum(record.draft_tokens[number] >= 0):
+            q = DRAFT[before] if record.draft_probs[number, kept] < 1 else q
+            if drafter == sx.NGram(3):
+                q = np.eye(8)[record.draft_tokens[number, kept]]
+        if verify == "block":
+            ratios = record.target_probs[number, :kept] / record.draft_probs[number, :kept]
+            scale = held(ratios)
+        law = p if verify == "coupled" else np.maximum(scale * p - q, 0)
+        law = law / law.sum()
+        order = np.argsort(-law, kind="stable")
+        likely = law[order] > 1e-6
+        np.testing.assert_array_equal(record.candidates[number][likely], order[likely])
+        np.testing.assert_allclose(record.candidate_draw_probs[number], law[order], atol=1e-5)
+        own = record.candidates[number]
+        np.testing.assert_allclose(record.candidate_target_probs[number], p[own], atol=1e-5)
+        if drafter is None or verify != "coupled":
+            np.testing.assert_allclose(record.candidate_draft_probs[number], q[own], atol=1e-5)
+        place += kept + 1
+        drawn = text[place] if place < len(text) else None
+        assert drawn is None or drawn in own[record.candidate_draw_probs[number] > 0]
+
+
+def test_the_uniforms_are_those_of_the_tests():
+    [result, _] = run(toy.sampling_drafter(DRAFT))
+    record = result.record
+    ratios = record.target_probs / np.where(record.draft_probs > 0, record.draft_probs, 1)
+    passed = (record.accept_uniforms < ratios) & (record.draft_tokens >= 0)
+    np.testing.assert_array_equal(np.cumprod(passed, axis=1).sum(axis=1), record.accepted)

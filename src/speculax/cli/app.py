@@ -10,6 +10,7 @@ from speculax.cli.bench_rules import rules
 from speculax.cli.check import check
 from speculax.cli.generate import generate
 from speculax.cli.info import info
+from speculax.cli.trace import trace
 from speculax.cli.tune import tune
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(check)
 app.command()(tune)
+app.command()(trace)
 app.command()(info)
 bench = typer.Typer(help="Measure.", no_args_is_help=True)
 bench.command()(rules)

@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -21,7 +22,7 @@ from speculax.cli.drafter import (
     drafter_name,
     kept_costs,
 )
-from speculax.cli.errors import CommandError, mendable, reported, writing
+from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.interrupt import check
 from speculax.cli.printer import Printer, say
 from speculax.cli.prompt_text import read_prompt
@@ -29,6 +30,7 @@ from speculax.cli.report import as_json as to_json, describe, describe_compariso
 from speculax.models.load import cache_directory
 from speculax.request import NUMBERS
 from speculax.rules import RULES, as_rule
+from speculax.trace import make_trace, write_trace
 
 _SEE_HELP = "see speculax generate --help"
 
@@ -119,6 +121,10 @@ def generate(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also run without speculation, and compare.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what happened at each step, for speculax trace."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
     ] = False,
@@ -185,12 +191,24 @@ def generate(
                 costs=costs,
                 deterministic=deterministic,
                 log_probs=logprobs,
+                record=trace is not None,
                 seed=seed,
                 **requested,
             )
 
     stream = start(drafter, seed)  # complains of the arguments before anything is shown
     result, interrupted = _run(stream, None if as_json else Printer())
+    named = None if no_draft else drafter_name(draft_model, draft_head, suffix)
+    if trace is not None:
+        about = {
+            "model": model,
+            "drafter": named,
+            "verify": verify if temperature > 0 or verify.startswith("lossy") else "greedy",
+            "temperature": temperature,
+            "prompt": text,
+        }
+        with usable(trace):
+            write_trace(make_trace(result, target.tokenizer, about), trace)
     plain = None
     if compare and not interrupted:
         try:
@@ -201,7 +219,7 @@ def generate(
     if as_json:
         settings = {
             "model": model,
-            "drafter": None if no_draft else drafter_name(draft_model, draft_head, suffix),
+            "drafter": named,
             "verify": verify,
             "deterministic": deterministic,
             **requested,

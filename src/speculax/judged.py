@@ -1,0 +1,92 @@
+"""What a rule saw in a step, and what the step's last token was drawn from; for a record of it."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from speculax.laws import Law, expand_rows
+from speculax.log_probs import log_probs
+from speculax.rules import Rule
+from speculax.types import NO_TOKEN, Draft
+from speculax.verify.step import Step
+
+NUM_CANDIDATES = 8  # or V, if that is less
+
+
+class Judged(NamedTuple):
+    """The drafts of a step as the rule saw them, and the law that its last token is drawn from.
+
+    Attributes:
+        draft_tokens: int32 (B, G).
+        target_log_probs: float32 (B, G), of each draft token.
+        draft_log_probs: The same, under the law it was drawn from; 0 for deterministic drafts.
+        accept_uniforms: float32 (B, G), the noise of the tests.
+        sample_uniforms: float32 (B,), the noise of the draw.
+        candidates: int32 (B, K), the tokens most likely to be drawn, the likeliest first.
+        draw_probs: float32 (B, K), their probabilities in the law that is drawn from.
+        target_probs: float32 (B, K), under the target there.
+        draft_probs: float32 (B, K), under the draft there; 0 behind its end.
+    """
+
+    draft_tokens: jax.Array
+    target_log_probs: jax.Array
+    draft_log_probs: jax.Array
+    accept_uniforms: jax.Array
+    sample_uniforms: jax.Array
+    candidates: jax.Array
+    draw_probs: jax.Array
+    target_probs: jax.Array
+    draft_probs: jax.Array
+
+
+def look_into(rule: Rule, step: Step, draft: Draft, law: Law, num_accepted: jax.Array) -> Judged:
+    """What the rule saw; reads all laws, and writes out one row of each request."""
+    batch, length = step.tokens.shape
+    size = law.size
+    padded = jnp.pad(step.tokens, ((0, 0), (0, 1)), constant_values=NO_TOKEN)
+    target = log_probs(law, padded).after[:, :-1]
+    own = jnp.zeros_like(target)
+    if draft.probs is not None:
+        own = log_probs(draft.probs, step.tokens).after
+
+    numbers = jnp.arange(batch, dtype=jnp.int32)
+    target_row = expand_rows(law, numbers * (length + 1) + num_accepted, size)
+    draft_row, scale = jnp.zeros_like(target_row), jnp.ones((batch,), jnp.float32)
+    if length:
+        place = jnp.minimum(num_accepted, length - 1)
+        if draft.probs is None:
+            token = jnp.take_along_axis(step.tokens, place[:, None], axis=1)[:, 0]
+            draft_row = jax.nn.one_hot(token, size, dtype=jnp.float32)
+        else:
+            draft_row = expand_rows(draft.probs, numbers * length + place, size)
+        is_inside = num_accepted < step.lengths
+        draft_row = jnp.where(is_inside[:, None], draft_row, 0.0)
+        if rule.residual == "block":
+            scale = _held(target - own, num_accepted)
+
+    weights = target_row
+    if rule.residual != "none":
+        residual = jnp.maximum(scale[:, None] * target_row - draft_row, 0.0)
+        mass = jnp.sum(residual, axis=1, keepdims=True)
+        weights = jnp.where(mass > 0, residual / jnp.where(mass > 0, mass, 1.0), target_row)
+    draw, tokens = jax.lax.top_k(weights, min(NUM_CANDIDATES, size))
+    return Judged(
+        draft_tokens=step.tokens,
+        target_log_probs=target,
+        draft_log_probs=own,
+        accept_uniforms=step.accept_uniforms,
+        sample_uniforms=step.sample_uniforms,
+        candidates=tokens,
+        draw_probs=draw,
+        target_probs=jnp.take_along_axis(target_row, tokens, axis=1),
+        draft_probs=jnp.take_along_axis(draft_row, tokens, axis=1),
+    )
+
+
+def _held(log_ratios: jax.Array, num_accepted: jax.Array) -> jax.Array:
+    """P_n of block verification, P_i = min(1, P_{i-1} ratio_i), for the accepted prefix: (B,)."""
+    place = jnp.arange(log_ratios.shape[1], dtype=jnp.int32)[None]
+    sums = jnp.cumsum(jnp.where(place < num_accepted[:, None], log_ratios, 0.0), axis=1)
+    highest = jnp.maximum(jnp.max(sums, axis=1), 0.0)
+    return jnp.exp(sums[:, -1] - highest)
