@@ -7,7 +7,7 @@ import pytest
 
 import speculax as sx
 from speculax.prompt_bench import Journal, Measure, measure, summarize
-from speculax.prompt_file import Prompt
+from speculax.prompt_file import NamedPrompt
 from tests import toy
 
 
@@ -20,7 +20,7 @@ class Digits:
 
 
 MODEL = toy.cycle(tokenizer=Digits())
-PROMPTS = [Prompt("a", "long", "01234567012345670123"), Prompt("b", "short", "4")]
+PROMPTS = [NamedPrompt("a", "long", "01234567012345670123"), NamedPrompt("b", "short", "4")]
 ONE = Measure("a", "x", 0, 2.0, 1.0, emitted=40, steps=10, drafted=50, accepted=30, same=True)
 
 
@@ -84,8 +84,8 @@ def test_a_journal_goes_on_where_it_was_left(tmp_path):
     path.write_text(path.read_text() + '{"id": "cut sh')
     second = Journal(path, {"seed": 1})
     assert second.measures == first.measures
-    assert second.has(Prompt("a", "x", ""), 1)
-    assert not second.has(Prompt("a", "x", ""), 2)
+    assert second.has(NamedPrompt("a", "x", ""), 1)
+    assert not second.has(NamedPrompt("a", "x", ""), 2)
     second.add(replace(ONE, repeat=2))
     assert len(Journal(path, {"seed": 1}).measures) == 3
     assert all(json.loads(line) for line in path.read_text().splitlines())

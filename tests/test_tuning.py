@@ -1,7 +1,6 @@
 """What drafts of each length cost and bring, and how draft lengths follow from it."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -68,15 +67,26 @@ def test_what_cannot_be_tuned_is_named():
     with pytest.raises(ValueError, match="at least one prompt"):
         sx.tune(MODEL, sx.NGram(), [])
 
-    class Mine(toy.Erratic):
-        pass
+    both = sx.FirstMatch(sx.NGram(2), sx.Suffix(2))
+    for drafter, name in ((lambda: None, "function"), (both, "FirstMatch")):
+        with pytest.raises(ValueError, match=f"the draft_length of a dataclass, and {name} is"):
+            sx.tune(MODEL, drafter, [[1]])
+    for name in ("max_new_tokens", "repeats"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            sx.tune(MODEL, sx.NGram(), [[1]], **{name: 0})
 
-    @dataclass
-    class Wrong:
-        pass
 
-    with pytest.raises(ValueError, match="the draft_length of a dataclass, got function"):
-        sx.tune(MODEL, lambda: None, [[1]])
+def test_costs_of_a_draft_model_are_found_by_another_process():
+    """There its objects are others, in other places of memory."""
+
+    def drafter():
+        return sx.DraftModel(toy.cycle(name="small", tokenizer=object()), 2)
+
+    costs = sx.StepCosts((0, 2), (1e-3, 2e-3))
+    sx.save_costs(MODEL, drafter(), costs, verify="block", temperature=1.0)
+    assert sx.load_costs(MODEL, drafter(), verify="block", temperature=0.5) == costs
+    assert sx.load_costs(MODEL, drafter(), verify="block") is None
+    assert sx.load_costs(MODEL, drafter(), temperature=1.0) is None
 
 
 def test_lengths_follow_the_costs():
@@ -91,12 +101,20 @@ def test_generation_adapts_by_given_costs():
     drafter = sx.DraftModel(toy.cycle(), 4)
     cheap = sx.StepCosts((0, 2, 4), (1.0, 1.0, 1.0))
     dear = sx.StepCosts((0, 2, 4), (1.0, 50.0, 100.0))
-    kwargs = {"drafter": drafter, "max_new_tokens": 100, "adaptive": True}
+    kwargs = {"drafter": drafter, "max_new_tokens": 100}
     drafted = sx.generate(MODEL, [1], costs=cheap, **kwargs)
     plain = sx.generate(MODEL, [1], costs=dear, **kwargs)
     assert drafted.tokens.tolist() == plain.tokens.tolist()
     assert drafted.stats.steps == 20
     assert plain.stats.drafted == 0
+
+
+@pytest.mark.parametrize("kwargs", [{"deterministic": True, "step_width": 3}, {"adaptive": False}])
+def test_costs_of_other_lengths_are_not_needed_where_none_is_chosen(kwargs):
+    costs = sx.StepCosts((0, 3), (1.0, 1.2))
+    drafter = sx.DraftModel(toy.cycle(), 4)
+    result = sx.generate(MODEL, [1], drafter=drafter, costs=costs, max_new_tokens=8, **kwargs)
+    assert result.stats.accepted > 0
 
 
 def test_a_drafter_that_did_not_pay_is_left_alone_for_a_while_and_then_tried_again():
@@ -108,3 +126,20 @@ def test_a_drafter_that_did_not_pay_is_left_alone_for_a_while_and_then_tried_aga
     assert not accepted[:130].any()
     assert accepted[300:].mean() > 0.5
     assert result.stats.drafted < 40 + 3 * 100
+
+
+def test_whether_a_drafter_is_asked_does_not_depend_on_neighbours():
+    """A request for which no draft pays beside one for which all do; sampled by the token rule."""
+    network = toy.Markov()
+    logits = toy.random_logits(network)
+    logits[4:] = toy.cycle_logits()[4:]  # from 4 to 7 all is certain
+    logits[:4, 4:] = -50.0
+    logits[7] = np.roll(logits[7], 4)
+    drafter = sx.DraftModel(toy.model(network, np.roll(logits[:4], 1, axis=1).repeat(2, axis=0)), 3)
+    costs = sx.StepCosts((0, 1, 3), (1.0, 1.3, 1.9))
+    kwargs = {"drafter": drafter, "costs": costs, "temperature": 1.0, "max_new_tokens": 150}
+    model = toy.model(network, logits)
+    alone = sx.generate(model, [1], seed=5, **kwargs)
+    beside, _ = sx.generate(model, [[1], [4]], seed=[5, 6], **kwargs)
+    assert alone.tokens.tolist() == beside.tokens.tolist()
+    assert alone.stats.drafted == beside.stats.drafted

@@ -47,6 +47,7 @@ def ask(
     if any(request.order == "joint" for request in requests):
         is_joint = jnp.asarray([row is not None and row.order == "joint" for row in batch])
     most = max((len(request.stop_ids) for request in requests), default=0)
+    most = 1 << (most - 1).bit_length() if most else 0  # few shapes to compile for
     stop_ids = np.full((len(batch), len(eos_ids) + most), -1, np.int32)
     for ids, row in zip(stop_ids, batch, strict=True):
         own = eos_ids if row is None else (*eos_ids, *row.stop_ids)

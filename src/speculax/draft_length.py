@@ -67,18 +67,35 @@ class DraftLength:
 
     Attributes:
         current: How many tokens to draft for the row in the next chunk; one of the widths.
+
+    Args:
+        widths: Those to choose from, rising.
+        cost: The time of a step with each.
+        rest: If no drafts pay, for how many chunks not even to ask whether they would again.
     """
 
-    def __init__(self, widths: tuple[int, ...], cost: Callable[[int], float] = step_cost) -> None:
+    def __init__(
+        self, widths: tuple[int, ...], cost: Callable[[int], float] = step_cost, rest: int = 0
+    ) -> None:
         self._widths, self._cost = widths, cost
+        self._rest, self._rested = rest, rest
         self._hits, self._misses = PRIOR_HITS, PRIOR_MISSES
         self.current = self._best()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the row does without a drafter in the next chunk, and learns nothing from it."""
+        return self._rested < self._rest
+
     def update(self, hits: int, misses: int) -> None:
         """Learn from a chunk in which `hits` draft tokens held and `misses` did not."""
+        if self.is_resting:
+            self._rested += 1
+            return
         self._hits = FORGETTING * self._hits + hits
         self._misses = FORGETTING * self._misses + misses
         self.current = self._best()
+        self._rested = self._rest if self.current else 0
 
     def _best(self) -> int:
         held = self._hits / (self._hits + self._misses)

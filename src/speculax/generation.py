@@ -15,6 +15,7 @@ from speculax.rules import as_rule
 from speculax.scheduler import Options, make_rows, run
 
 MOST_ROWS = 8  # at once, if not said otherwise
+MOST_TOP = 1024  # likeliest tokens reported: a chunk keeps them for all its steps
 
 
 class Arguments(Settings, total=False):
@@ -66,9 +67,11 @@ def generate(
     exactly, whatever the drafter proposes; greedy requests (temperature 0) get the tokens of plain
     greedy decoding, up to rounding where two logits are a tie. The loop runs on device and shows
     the host a few steps at a time. What a request gets depends on its own prompt and settings
-    alone, not on its neighbours.
+    alone, not on its neighbours, up to rounding.
 
-    The first call for a number of rows and a range of lengths compiles; later ones do not.
+    A call compiles if it is the first with its number of rows, range of lengths, rule, kind of
+    drafter and kinds of settings in use; new values of settings compile nothing. Adaptive drafts
+    compile each of a few widths when they are first chosen.
 
     Args:
         model: What `speculax.load` returns, or a `Model` of your own.
@@ -139,11 +142,13 @@ def stream(
         max_length: The most tokens of prompt and text that rows have room for; None for what the
             longest request needs.
         log_probs: Report log-probabilities of the tokens, and of so many of the likeliest in their
-            place, 0 for none. None for neither. This costs reading all laws.
+            place, 0 for none and at most 1024. None for neither. This costs reading all laws.
         record: Also report the probabilities of all draft tokens; this costs reading all laws.
         adaptive: Whether each request's draft length follows what becomes of its drafts, down to
-            none where they do not pay. None: for drafters that cost nothing, such as n-grams.
-        costs: What steps cost, from `tune`, by which draft lengths adapt.
+            none where they do not pay. None: for drafters that cost nothing, such as n-grams, and
+            where `costs` are given.
+        costs: What steps cost, from `tune`, by which draft lengths adapt; only widths in it are
+            used.
         **settings: See `Settings`.
 
     Returns:
@@ -163,25 +168,29 @@ def stream(
         )
     if drafter is not None:
         check_drafter(drafter, model)
+        drafter = drafter if drafter.draft_length else None
     longest = max((request.limit for request in requests), default=0)
     if slots is None:
         slots = min(max(len(requests), 1), MOST_ROWS)
     _require("slots", slots, 1, "rows of a batch")
     _require("step_width", step_width, 1, "tokens that a step reads")
+    size = model.network.vocab_size
     if log_probs is not None:
-        _require("log_probs", log_probs, 0, "likeliest tokens", model.network.vocab_size)
+        _require("log_probs", log_probs, 0, "likeliest tokens", min(size, MOST_TOP))
     if max_length is not None:
         _require("max_length", max_length, longest, "tokens that the longest request may have")
+    if adaptive is None:
+        adaptive = costs is not None or not getattr(drafter, "always_drafts", False)
     options = Options(
         drafter=drafter,
         rule=rule,
         eos_ids=read_eos_ids(model, eos_ids),
         slots=slots,
-        num_positions=step_width if deterministic else None,
+        step_width=step_width if deterministic else None,
         max_length=max_length,
         num_top=log_probs,
         record=record,
-        is_adaptive=not getattr(drafter, "always_drafts", False) if adaptive is None else adaptive,
+        is_adaptive=adaptive,
         costs=costs,
     )
     return Stream(model, requests, options)

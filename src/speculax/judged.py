@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from speculax.laws import Law, expand_rows
+from speculax.laws import Law, as_law, expand_rows
 from speculax.log_probs import log_probs
 from speculax.rules import Rule
 from speculax.types import NO_TOKEN, Draft
@@ -59,7 +59,9 @@ def look_into(rule: Rule, step: Step, draft: Draft, law: Law, num_accepted: jax.
             token = jnp.take_along_axis(step.tokens, place[:, None], axis=1)[:, 0]
             draft_row = jax.nn.one_hot(token, size, dtype=jnp.float32)
         else:
-            draft_row = expand_rows(draft.probs, numbers * length + place, size)
+            draft_row = expand_rows(
+                as_law("draft_probs", draft.probs), numbers * length + place, size
+            )
         is_inside = num_accepted < step.lengths
         draft_row = jnp.where(is_inside[:, None], draft_row, 0.0)
         if rule.residual == "block":

@@ -52,8 +52,8 @@ class Plan(NamedTuple):
     Attributes:
         rule: The rule that judges drafts.
         width: How many draft tokens a step has room for.
-        num_positions: How many tokens the model reads in a step, at least `width` + 1; more only
-            so that all steps read as many, and round alike.
+        step_width: How many tokens the model reads in each step, at least `width` + 1, so that
+            all round alike; None for `width` + 1.
         is_recorded: Whether to report the probabilities of the draft tokens.
         num_top: How many of the likeliest tokens to report at each position; None for no
             log-probabilities at all.
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
     rule: Rule
     width: int
-    num_positions: int
+    step_width: int | None = None
     is_recorded: bool = False
     num_top: int | None = None
 
@@ -90,20 +90,24 @@ class State(NamedTuple):
     drafter: Any
 
 
-class LogProbs(NamedTuple):
-    """Log-probabilities of emitted tokens, and of the likeliest ones in their place.
+class TokenLogProbs(NamedTuple):
+    """Log-probabilities of tokens under the target, natural logarithms.
+
+    Results have NumPy arrays with one axis of tokens in place of `...`.
 
     Attributes:
-        before: float32 (B, G+1), under the model's own law: no settings, temperature 1.
-        after: float32 (B, G+1), under the law they were drawn from.
-        top_tokens: int32 (B, G+1, N), the likeliest by the model's own law.
-        top: float32 (B, G+1, N), their log-probabilities under it.
+        model: float32 (...), of each token under the model's own law: temperature 1, no settings.
+        sampled: float32 (...), under the law it was drawn from, all settings applied; 0 for greedy
+            requests.
+        top_tokens: int32 (..., T), the likeliest tokens in its place by the model's own law, the
+            likeliest first.
+        top: float32 (..., T), their log-probabilities under it.
     """
 
-    before: jax.Array
-    after: jax.Array
-    top_tokens: jax.Array
-    top: jax.Array
+    model: Any
+    sampled: Any
+    top_tokens: Any
+    top: Any
 
 
 class Steps(NamedTuple):
@@ -122,7 +126,7 @@ class Steps(NamedTuple):
     tokens: jax.Array
     drafted: jax.Array
     accepted: jax.Array
-    log_probs: LogProbs | None
+    log_probs: TokenLogProbs | None
     judged: Judged | None
 
 
@@ -304,7 +308,7 @@ def _blank_steps(batch: int, vocab_size: int, plan: Plan) -> Steps:
     places = plan.width + 1
     if plan.num_top is not None:
         top = zeros(places, plan.num_top)
-        log_probs = LogProbs(zeros(places), zeros(places), top.astype(jnp.int32), top)
+        log_probs = TokenLogProbs(zeros(places), zeros(places), top.astype(jnp.int32), top)
     if plan.is_recorded:
         several, some = zeros(plan.width), zeros(min(NUM_CANDIDATES, vocab_size))
         judged = Judged(
@@ -363,13 +367,14 @@ def _score(
     network: LanguageModel, params: Any, round: Round, draft: Draft, cache: Any, plan: Plan
 ) -> tuple[jax.Array, Any, jax.Array]:
     """The model's hidden states (B, G+1, D), cache, and logits (B, G+1, V)."""
-    num_read, num_used = plan.num_positions, plan.width + 1
+    num_used = plan.width + 1
+    num_read = plan.step_width or num_used
     tokens = jnp.concatenate([round.pending[:, None], jnp.maximum(draft.tokens, 0)], axis=1)
     tokens = jnp.pad(tokens, ((0, 0), (0, num_read - num_used)))
     positions = round.lengths[:, None] - 1 + jnp.arange(num_read, dtype=jnp.int32)[None]
     hidden, cache = network.score(params, tokens, positions, cache)
     logits = network.head(params, hidden)
-    if num_read > num_used:
+    if plan.step_width is not None:
         # Lest the compiler see that not all are used, and make the product a smaller one.
         logits = jax.lax.optimization_barrier(logits)[:, :num_used]
     return hidden, cache, logits
@@ -394,11 +399,11 @@ def _verify(
 
 def _log_probs(
     logits: jax.Array, law: Law, tokens: jax.Array, num_top: int | None
-) -> LogProbs | None:
+) -> TokenLogProbs | None:
     if num_top is None:
         return None
     own = law_from_logits(logits)
-    return LogProbs(
+    return TokenLogProbs(
         log_probs(own, tokens).after, log_probs(law, tokens).after, *top_log_probs(own, num_top)
     )
 

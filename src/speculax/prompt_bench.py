@@ -18,7 +18,7 @@ from speculax.drafting import Drafter
 from speculax.generation import generate
 from speculax.intervals import ratio_of_sums
 from speculax.models.model import Model
-from speculax.prompt_file import Prompt
+from speculax.prompt_file import NamedPrompt
 from speculax.rules import as_rule
 
 _FORMAT = 1
@@ -64,7 +64,8 @@ class Summary:
         acceptance_rate: Accepted over drafted tokens; None if none was drafted.
         speedup: Time of a token without drafts over that with them, times of all prompts added up;
             of each prompt the median of its repeats.
-        low: The lower end of its 95 % interval, over resampled prompts.
+        low: The lower end of its 95 % interval, over resampled prompts; None for a single one. Of a
+            handful of prompts it is too narrow.
         high: The upper end.
         worst: The least speedup of a prompt.
         same: Prompts whose tokens were the same in all repeats; None where they need not be.
@@ -75,15 +76,15 @@ class Summary:
     block_efficiency: float
     acceptance_rate: float | None
     speedup: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     worst: float
     same: int | None
 
 
 def measure(
     model: Model,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[NamedPrompt],
     drafter: Drafter,
     *,
     verify: str,
@@ -92,7 +93,7 @@ def measure(
     repeats: int,
     seed: int,
     costs: StepCosts | None = None,
-    is_done: Callable[[Prompt, int], bool] = lambda prompt, repeat: False,
+    is_done: Callable[[NamedPrompt, int], bool] = lambda prompt, repeat: False,
 ) -> Iterator[Measure]:
     """Run each prompt with drafts and without, in random order, `repeats` times over.
 
@@ -107,17 +108,23 @@ def measure(
         seed: Of the first prompt in the first repeat; the others count on from it.
         costs: What steps cost, from `tune`; then any drafter adapts by them.
         is_done: Whether a prompt need not be run again.
-    """
-    must_be_same = temperature == 0 or as_rule(verify).is_keyed
 
-    def run(prompt: Prompt, used: Drafter | None, number: int) -> Any:
+    Raises:
+        ValueError: If there are no tokens or no repeats, or as `generate`.
+    """
+    for name, value in (("max_new_tokens", max_new_tokens), ("repeats", repeats)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    rule = as_rule(verify)
+    must_be_same = rule.is_keyed or (temperature == 0 and rule.becomes_greedy)
+
+    def run(prompt: NamedPrompt, used: Drafter | None, number: int) -> Any:
         return generate(
             model,
             prompt.text,
             drafter=used,
             verify=verify,
             costs=None if used is None else costs,
-            adaptive=None if costs is None else True,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed + number,
@@ -181,8 +188,8 @@ def _summary(category: str, measures: Sequence[Measure]) -> Summary:
         block_efficiency=emitted / steps,
         acceptance_rate=accepted / drafts if drafts else None,
         speedup=speedup.mean,
-        low=speedup.low,
-        high=speedup.high,
+        low=speedup.low if len(by_prompt) > 1 else None,
+        high=speedup.high if len(by_prompt) > 1 else None,
         worst=float((plain / drafted).min()),
         same=None if need_not else sum(all(m.same for m in some) for some in by_prompt.values()),
     )
@@ -230,6 +237,6 @@ class Journal:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(measure)) + "\n")
 
-    def has(self, prompt: Prompt, repeat: int) -> bool:
+    def has(self, prompt: NamedPrompt, repeat: int) -> bool:
         """Whether a prompt was measured that time."""
         return any(one.id == prompt.id and one.repeat == repeat for one in self.measures)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Prompt(NamedTuple):
+class NamedPrompt(NamedTuple):
     """A prompt to measure on.
 
     Attributes:
@@ -21,7 +21,7 @@ class Prompt(NamedTuple):
     text: str
 
 
-def read_prompts(path: Path) -> list[Prompt]:
+def read_prompts(path: Path) -> list[NamedPrompt]:
     """Those of a file with a JSON object in each line.
 
     The text is its "prompt", or the first of its "turns" as Spec-Bench has it; "category" and "id"
@@ -46,7 +46,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
-def first_of_each(prompts: Sequence[Prompt], num: int) -> list[Prompt]:
+def first_of_each(prompts: Sequence[NamedPrompt], num: int) -> list[NamedPrompt]:
     """The first `num` prompts of each category."""
     taken: Counter[str] = Counter()
     chosen = []
@@ -57,7 +57,7 @@ def first_of_each(prompts: Sequence[Prompt], num: int) -> list[Prompt]:
     return chosen
 
 
-def _read(i: int, line: dict) -> Prompt:
+def _read(i: int, line: dict) -> NamedPrompt:
     text = line["prompt"] if "prompt" in line else line["turns"][0]
     name = line.get("id", line.get("question_id", i))
-    return Prompt(str(name), str(line.get("category", "prompts")), text)
+    return NamedPrompt(str(name), str(line.get("category", "prompts")), text)

@@ -16,6 +16,7 @@ from speculax.token_mask import TokenMask, check_masks
 
 MAX_TEMPERATURE = 1e30  # float32 arithmetic with its reciprocal is safe
 LARGEST_PENALTY = 1e6
+LARGEST_BIAS = 1e30
 
 Prompt = str | Sequence[int] | np.ndarray | jax.Array
 
@@ -120,13 +121,16 @@ NUMBERS = {
     "top_p": _Number(1.0, float, SETTINGS["top_p"].words, lambda x: 1e-30 < x <= 1),
     "min_p": _Number(0.0, float, SETTINGS["min_p"].words, _from(0, 1)),
     "repetition_penalty": _Number(
-        1.0, float, "above 0; 1 is none", lambda x: 1 / LARGEST_PENALTY <= x <= LARGEST_PENALTY
+        1.0,
+        float,
+        "above 0, from 1e-6 to 1e6; 1 is none",
+        _from(1 / LARGEST_PENALTY, LARGEST_PENALTY),
     ),
     "presence_penalty": _Number(
-        0.0, float, "of reasonable size; 0 is none", _from(-LARGEST_PENALTY, LARGEST_PENALTY)
+        0.0, float, "from -1e6 to 1e6; 0 is none", _from(-LARGEST_PENALTY, LARGEST_PENALTY)
     ),
     "frequency_penalty": _Number(
-        0.0, float, "of reasonable size; 0 is none", _from(-LARGEST_PENALTY, LARGEST_PENALTY)
+        0.0, float, "from -1e6 to 1e6; 0 is none", _from(-LARGEST_PENALTY, LARGEST_PENALTY)
     ),
     "seed": _Number(0, int, f"at least 0 and at most {2**32 - 1}", _from(0, 2**32 - 1)),
 }
@@ -162,7 +166,7 @@ def read_requests(model: Model, prompts: Sequence[Any], settings: Settings) -> l
         columns[name] = [read(model, value) for value in _one_each(name, given.get(name), num)]
     rows = zip(*columns.values(), strict=True)
     requests = [Request(**dict(zip(columns, row, strict=True))) for row in rows]
-    check_masks(columns["token_mask"])
+    check_masks(columns["token_mask"], model.network.vocab_size)
     context = model.network.context_length
     for i, request in enumerate(requests):
         if request.limit > context:
@@ -269,10 +273,11 @@ def _read_bias(model: Model, bias: Any) -> Mapping[int, float] | None:
             raise ValueError(
                 f"logit_bias must be for token ids from 0 to {size - 1}, got {token!r}."
             )
-        if not isinstance(value, int | float | np.number) or not value < math.inf:
+        is_number = isinstance(value, int | float | np.number)
+        if not is_number or not (value == -math.inf or abs(value) <= LARGEST_BIAS):
             raise ValueError(
-                f"logit_bias must be finite numbers, or -inf to forbid a token, got {value!r} for "
-                f"token {token}."
+                f"logit_bias must be finite numbers from -1e30 to 1e30, or -inf to forbid a token, "
+                f"got {value!r} for token {token}."
             )
     return dict(bias)
 

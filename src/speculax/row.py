@@ -8,32 +8,14 @@ import numpy as np
 
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength
-from speculax.judged import Judged
-from speculax.loop import Report
+from speculax.judged import NUM_CANDIDATES, Judged
+from speculax.loop import Report, TokenLogProbs
 from speculax.models.model import Model
 from speculax.models.tokenizer import text_stream
 from speculax.request import Request
 from speculax.stats import Stats
 from speculax.stop_strings import StopStrings
 from speculax.types import NO_TOKEN
-
-
-class TokenLogProbs(NamedTuple):
-    """Log-probabilities of tokens under the target, natural logarithms.
-
-    Attributes:
-        model: float32 (N,), of each token under the model's own law: temperature 1, no settings.
-        sampled: float32 (N,), under the law it was drawn from, all settings applied; 0 for greedy
-            requests.
-        top_tokens: int32 (N, T), the likeliest tokens in its place by the model's own law, the
-            likeliest first.
-        top: float32 (N, T), their log-probabilities under it.
-    """
-
-    model: np.ndarray
-    sampled: np.ndarray
-    top_tokens: np.ndarray
-    top: np.ndarray
 
 
 class NewTokens(NamedTuple):
@@ -47,7 +29,8 @@ class NewTokens(NamedTuple):
             beginning of a stop string keeps waiting; at the end perhaps one more. None if the model
             has no tokenizer.
         log_probs: If they were asked for.
-        stop_reason: Why the request ended; None while it goes on.
+        stop_reason: Why the request ended; None while it goes on. Each request that ends says so
+            once, those without tokens too.
     """
 
     request: int
@@ -102,7 +85,8 @@ class Generation:
     stop string.
 
     Attributes:
-        text: The new text, without the prompt; None if the model has no tokenizer.
+        text: The new text, without the prompt; None if the model has no tokenizer. While a request
+            goes on it may have a little more than was streamed, which could become a stop string.
         tokens: int32 (N,), the new tokens, an end token included.
         accepted: bool (N,), which of them are accepted drafts (else the target drew them).
         stop_reason: "eos" for an end token, "stop" for a stop id or string, "length", "cancelled",
@@ -125,6 +109,50 @@ class Generation:
     record: Record | None = None
 
 
+class Reported(NamedTuple):
+    """What rows report besides tokens.
+
+    Attributes:
+        most_drafts: The most draft tokens of a step, G.
+        num_top: How many of the likeliest tokens; None for no log-probabilities.
+        is_recorded: Whether there is a record.
+        vocab_size: V.
+    """
+
+    most_drafts: int
+    num_top: int | None
+    is_recorded: bool
+    vocab_size: int
+
+    def no_log_probs(self) -> list[TokenLogProbs]:
+        """Those of no tokens, if there are to be any."""
+        if self.num_top is None:
+            return []
+        none, top = np.zeros(0, np.float32), np.zeros((0, self.num_top), np.float32)
+        return [TokenLogProbs(none, none, top.astype(np.int32), top)]
+
+    def no_record(self) -> list[Record]:
+        """That of no steps, if there is to be one."""
+        if not self.is_recorded:
+            return []
+        none, drafts = np.zeros(0, np.float32), np.zeros((0, self.most_drafts), np.float32)
+        candidates = np.zeros((0, min(NUM_CANDIDATES, self.vocab_size)), np.float32)
+        return [
+            Record(
+                draft_tokens=drafts.astype(np.int32),
+                target_probs=drafts,
+                draft_probs=drafts,
+                accept_uniforms=drafts,
+                sample_uniforms=none,
+                accepted=none.astype(np.int32),
+                candidates=candidates.astype(np.int32),
+                candidate_draw_probs=candidates,
+                candidate_target_probs=candidates,
+                candidate_draft_probs=candidates,
+            )
+        ]
+
+
 class Row:
     """A request under way.
 
@@ -142,7 +170,7 @@ class Row:
         model: Model,
         eos_ids: tuple[int, ...],
         draft_length: DraftLength,
-        most_drafts: int,
+        reported: "Reported",
     ) -> None:
         self.request = request
         self.draft_length = draft_length
@@ -154,10 +182,11 @@ class Row:
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._accepted: list[bool] = []
-        self._log_probs: list[TokenLogProbs] = []
-        self._records: list[Record] = []
+        self._log_probs = reported.no_log_probs()
+        self._records = reported.no_record()
+        self._has_ended = False
         self._num_steps = 0
-        self._by_place = np.zeros((3, most_drafts), int)  # drafted, accepted, tested
+        self._by_place = np.zeros((3, reported.most_drafts), int)  # drafted, accepted, tested
         self._prefill = self._decode = self._compile = self._host = 0.0
         self._first_token = math.nan
 
@@ -171,11 +200,8 @@ class Row:
         """Prompt and text, int32 (N,)."""
         return np.append(self.request.prompt, np.asarray(self._tokens, np.int32))
 
-    def take(self, i: int, report: Report, *, learns: bool) -> NewTokens:
-        """Take over what a chunk made of the row, which is row `i` of the batch.
-
-        If it learns, the draft length follows what became of the drafts.
-        """
+    def take(self, i: int, report: Report) -> NewTokens:
+        """Take over what a chunk made of the row, which is row `i` of the batch."""
         steps = report.steps
         took_part = steps.live[:, i]
         tokens = steps.tokens[took_part, i]
@@ -212,10 +238,21 @@ class Row:
         self._tokens += new
         self._accepted += flags
         self._text += pieces
-        if learns:
-            self.draft_length.update(int(report.hits[i]), int(report.misses[i]))
+        self.draft_length.update(int(report.hits[i]), int(report.misses[i]))
         shown = None if self._decoder is None else pieces
+        self._has_ended = self.stop_reason is not None
         return NewTokens(self._number, new, flags, shown, log_probs, self.stop_reason)
+
+    def end(self) -> list[NewTokens]:
+        """The last word of a row that ended without a chunk, if it has not been said."""
+        if self._has_ended:
+            return []
+        self._has_ended = True
+        pieces = None
+        if self._decoder is not None:
+            pieces = [self._stops.flush()]
+            self._text += pieces
+        return [NewTokens(self._number, [], [], pieces, None, self.stop_reason)]
 
     def _read(self, given: list[int], is_live: bool, has_failed: bool) -> tuple[list[int], list]:
         """The tokens up to where the row stops, which it notes, and the text they make certain."""
@@ -230,8 +267,10 @@ class Row:
         if not is_live:
             self.stop_reason = self._why(given, has_failed)
             if self._decoder is not None:
-                text, _ = self._stops.push(self._decoder.flush())
+                text, is_over = self._stops.push(self._decoder.flush())
                 pieces.append(text + self._stops.flush())
+                if is_over:
+                    self.stop_reason = "stop"
         return given, pieces
 
     def _why(self, given: list[int], has_failed: bool) -> str:
@@ -284,8 +323,7 @@ class Row:
         """What has been made so far."""
         drafted, accepted, tested = self._by_place.tolist()
         text = "".join(self._text)
-        if self.stop_reason in (None, "cancelled"):
-            text += self._stops.pending  # more may have come, but here it ends
+        text += self._stops.pending  # of a row that has not ended: more may have come
         return Generation(
             text=None if self._decoder is None else text,
             tokens=np.asarray(self._tokens, np.int32),

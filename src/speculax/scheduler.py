@@ -1,6 +1,7 @@
 """Requests in, rows of a batch out: which are under way, and what to run next."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,11 @@ from speculax.loop import MOST_STEPS, Plan, Requests, State, decode_chunk, inser
 from speculax.models.model import Model
 from speculax.opaque import as_pytree
 from speculax.request import Request
-from speculax.row import NewTokens, Row
+from speculax.row import NewTokens, Reported, Row
 from speculax.rules import Rule
 
 STEPS_PER_CHUNK = 4  # of the first chunks
-PAUSE = 8  # chunks without a drafter that costs something and did not pay, before it is tried again
+REST = 8  # chunks without a drafter that costs something and did not pay, before it is tried again
 CHUNK_SECONDS = 0.02  # chunks grow until they take so long, or have as many steps as they can
 
 
@@ -31,7 +32,7 @@ class Options(NamedTuple):
         rule: The rule that judges them.
         eos_ids: Tokens that end a text.
         slots: The rows of the batch, B.
-        num_positions: How many tokens every step reads; None for what its drafts need.
+        step_width: How many tokens every step reads; None for what its drafts need.
         max_length: The most tokens a row has room for; None for what the longest request needs.
         num_top: How many of the likeliest tokens to report; None for no log-probabilities.
         record: Whether to report the probabilities of draft tokens.
@@ -43,7 +44,7 @@ class Options(NamedTuple):
     rule: Rule
     eos_ids: tuple[int, ...]
     slots: int
-    num_positions: int | None
+    step_width: int | None
     max_length: int | None
     num_top: int | None
     record: bool
@@ -54,9 +55,11 @@ class Options(NamedTuple):
 def make_rows(model: Model, requests: Sequence[Request], options: Options) -> list[Row]:
     """The requests as what `run` takes."""
     widths = _widths(options)
-    cost = step_cost if options.costs is None else options.costs.of
+    cost = step_cost if options.costs is None or len(widths) == 1 else options.costs.of
+    rest = REST if getattr(options.drafter, "always_drafts", False) else 0
+    report = Reported(widths[-1], options.num_top, options.record, model.network.vocab_size)
     return [
-        Row(i, request, model, options.eos_ids, DraftLength(widths, cost), widths[-1])
+        Row(i, request, model, options.eos_ids, DraftLength(widths, cost, rest), report)
         for i, request in enumerate(requests)
     ]
 
@@ -64,9 +67,12 @@ def make_rows(model: Model, requests: Sequence[Request], options: Options) -> li
 def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[NewTokens]]:
     """What each chunk makes, until all rows have ended; one that ends makes way for the next."""
     batch = _Batch(model, rows, options)
-    while batch.fill():
-        new = batch.run_chunk()
-        yield [tokens for tokens in new if tokens.tokens or tokens.stop_reason]
+    while True:
+        if ended := batch.fill():
+            yield ended
+        if not batch.is_live:
+            return
+        yield [new for new in batch.run_chunk() if new.tokens or new.stop_reason]
 
 
 class _Batch:
@@ -76,26 +82,37 @@ class _Batch:
         self._model, self._options, self._widths = model, options, _widths(options)
         self._requests = [row.request for row in rows]
         longest = options.max_length or max((one.limit for one in self._requests), default=0)
-        self._num_slots = _bucket(longest + (options.num_positions or self._widths[-1] + 1))
+        self._num_slots = _bucket(longest + (options.step_width or self._widths[-1] + 1))
         self._drafter: Any = options.drafter
         self._waiting = iter(rows)
         self._rows: list[Row | None] = [None] * options.slots
         self._state: State | None = None
         self._asked: Requests | None = None
-        self._num_steps, self._pause = STEPS_PER_CHUNK, 0
+        self._num_steps = STEPS_PER_CHUNK
 
-    def fill(self) -> bool:
-        """Let waiting requests take the place of those that ended; whether any are under way."""
-        taken = {}
-        for i, row in enumerate(self._rows):
-            if row is None or row.stop_reason is not None:
-                new = next((one for one in self._waiting if one.stop_reason is None), None)
-                self._rows[i] = new
-                if new is not None:
-                    taken[i] = new
+    @property
+    def is_live(self) -> bool:
+        """Whether any requests are under way."""
+        return any(row is not None for row in self._rows)
+
+    def fill(self) -> list[NewTokens]:
+        """Let waiting requests take the place of those that ended.
+
+        Those that ended without a chunk, as they were cancelled or ask for nothing, are given back.
+        """
+        taken, ended = {}, []
+        for i, old in enumerate(self._rows):
+            if old is not None and old.stop_reason is None:
+                continue
+            for row in chain([] if old is None else [old], self._waiting):
+                if row.stop_reason is None:
+                    taken[i] = row
+                    break
+                ended += row.end()
+            self._rows[i] = taken.get(i)
         if taken:
             with Clock() as clock:
-                if self._state is None and self._options.num_positions is None:
+                if self._state is None and self._options.step_width is None:
                     self._state = self._read_prompts(self._rows)
                 else:  # one at a time: it rounds alike whoever comes at the same time
                     for i, row in taken.items():
@@ -106,7 +123,7 @@ class _Batch:
             self._asked = self._ask(self._rows)
             for row in taken.values():
                 row.spend(clock, is_prefill=True)
-        return any(row is not None for row in self._rows)
+        return ended
 
     def run_chunk(self) -> list[NewTokens]:
         """Run some steps, and see what each row under way got."""
@@ -117,21 +134,22 @@ class _Batch:
         with Clock() as clock:
             lengths = [0 if row is None else row.draft_length.current for row in rows]
             width = min(width for width in self._widths if width >= max(lengths))
-            num_positions = options.num_positions or width + 1
-            is_paused = self._is_paused(width)
+            # Where no draft pays a drafter is asked all the same, to learn whether one would; but
+            # not in every chunk, if that costs something.
+            is_resting = all(row.draft_length.is_resting for row in live.values())
             self._state, report = decode_chunk(
                 self._model.params,
-                None if is_paused else as_pytree(self._drafter),
+                None if is_resting else as_pytree(self._drafter),
                 self._state,
                 self._asked,
                 jnp.asarray([row is not None for row in rows]),
                 jnp.asarray(lengths, jnp.int32),
                 jnp.int32(self._num_steps),
                 network=self._model.network,
-                plan=Plan(options.rule, width, num_positions, options.record, options.num_top),
+                plan=Plan(options.rule, width, options.step_width, options.record, options.num_top),
             )
             report = clock.wait_for(report)
-            new = [row.take(i, report, learns=not is_paused) for i, row in live.items()]
+            new = [row.take(i, report) for i, row in live.items()]
         for row in live.values():
             row.spend(clock)
             if row.stop_reason is not None and hasattr(self._drafter, "remember"):
@@ -141,22 +159,9 @@ class _Batch:
             self._num_steps = min(2 * self._num_steps, MOST_STEPS)
         return new
 
-    def _is_paused(self, width: int) -> bool:
-        """Whether to leave the drafter alone.
-
-        Where no draft pays it is asked all the same, to learn whether one would; but not in every
-        chunk, if that costs something.
-        """
-        if width > 0 or not getattr(self._drafter, "always_drafts", False):
-            self._pause = 0
-            return False
-        is_paused = self._pause > 0
-        self._pause = self._pause - 1 if is_paused else PAUSE
-        return is_paused
-
     def _ask(self, rows: Sequence[Row | None]) -> Requests:
         given = [None if row is None else row.request for row in rows]
-        is_deterministic = self._options.num_positions is not None
+        is_deterministic = self._options.step_width is not None
         vocab_size = self._model.network.vocab_size
         return ask(given, self._requests, self._options.eos_ids, vocab_size, is_deterministic)
 
@@ -190,12 +195,12 @@ def _place(state: State | None, one: State, i: int, num_rows: int) -> State:
 
 def _widths(options: Options) -> tuple[int, ...]:
     """The numbers of draft tokens that a step may have room for."""
-    drafter, num_positions = options.drafter, options.num_positions
+    drafter, step_width = options.drafter, options.step_width
     if drafter is None:
         return (0,)
     length = drafter.draft_length
-    if num_positions is not None:  # all steps cost the same
-        return (min(length, num_positions - 1),)
+    if step_width is not None:  # all steps cost the same
+        return (min(length, step_width - 1),)
     if not options.is_adaptive:
         return (length,)
     if options.costs is None:

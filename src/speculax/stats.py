@@ -23,7 +23,8 @@ class Stats:
         time_to_first_token: Seconds from the start until the host saw the first token,
             compilation apart.
 
-    In a batch, times run until the request's own last token.
+    In a batch, times run until the request's own last token; those of reading prompts are of all
+    that were read at once, and waiting for a row, or while others' prompts are read, is in none.
     """
 
     steps: int

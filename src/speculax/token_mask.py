@@ -57,12 +57,10 @@ class MaskedRows:
     def init(self) -> Any:
         """The states at the end of the prompts, each leaf (B, ...)."""
         if self.is_shared:
-            one = jax.tree.map(jnp.asarray, from_pytree(self.masks).init())
+            one = _begin(from_pytree(self.masks))
             batch = self.is_used.shape[0]
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), one)
-        return jax.vmap(lambda mask: jax.tree.map(jnp.asarray, from_pytree(mask).init()))(
-            self.masks
-        )
+        return jax.vmap(lambda mask: _begin(from_pytree(mask)))(self.masks)
 
     def advance(self, states: Any, tokens: jax.Array, is_shown: jax.Array) -> Any:
         """The states after tokens int32 (B,), in the rows that are shown theirs."""
@@ -83,8 +81,8 @@ class MaskedRows:
         return None if self.is_shared else 0
 
 
-def check_masks(masks: Sequence[Any]) -> None:
-    """Raise ValueError if requests have masks of different kinds; None is no mask."""
+def check_masks(masks: Sequence[Any], vocab_size: int) -> None:
+    """Raise ValueError if requests have masks of different kinds, or of another vocabulary."""
     kinds = {_kind(as_pytree(mask)) for mask in masks if mask is not None}
     if len(kinds) > 1:
         raise ValueError(
@@ -92,6 +90,16 @@ def check_masks(masks: Sequence[Any]) -> None:
             f"static fields and arrays of the same shapes, got {len(kinds)} kinds; put what "
             "differs into arrays, or run the requests in calls of their own."
         )
+    for mask in masks:
+        if mask is not None:
+            allowed = jax.eval_shape(lambda mask=mask: jnp.asarray(mask.allowed(_begin(mask))))
+            if allowed.shape != (vocab_size,) or allowed.dtype != jnp.bool_:
+                raise ValueError(
+                    f"token_mask must allow tokens by bool ({vocab_size},), one for each token of "
+                    f"the model, got {allowed.dtype} {allowed.shape} from "
+                    f"{type(mask).__name__}.allowed."
+                )
+            return
 
 
 def stack_masks(rows: Sequence[Any], masks: Sequence[Any]) -> MaskedRows | None:
@@ -111,6 +119,11 @@ def stack_masks(rows: Sequence[Any], masks: Sequence[Any]) -> MaskedRows | None:
     filled = [one if mask is None else as_pytree(mask) for mask in rows]
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *filled)
     return MaskedRows(stacked, is_used, False)
+
+
+def _begin(mask: Any) -> Any:
+    """Its first state, of the types that all its states have: Python's numbers have weak ones."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jax.dtypes.result_type(x)), mask.init())
 
 
 def _kind(mask: Any) -> Any:

@@ -5,7 +5,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,23 @@ def tune(
         done: Called with the draft length of each run that is over.
 
     Returns:
-        Costs, acceptance and speeds; `save_costs` keeps the costs, `generate(costs=...)` adapts by
-        them.
+        Costs, acceptance and speeds; `save_costs` keeps the costs, for `load_costs` in another
+        process, and `generate(costs=...)` adapts by them.
 
     Raises:
-        ValueError: If there are no prompts, or the drafter's length cannot be set.
+        ValueError: If there are no prompts, no tokens or no repeats, or the drafter's length cannot
+            be set.
     """
     if not prompts:
         raise ValueError("tune needs at least one prompt, got none; give some of the kind you run.")
-    if not is_dataclass(drafter) or isinstance(drafter, type):
+    if not is_dataclass(drafter) or "draft_length" not in [one.name for one in fields(drafter)]:
         raise ValueError(
-            f"tune sets the draft_length of a dataclass, got {type(drafter).__name__}; make it one."
+            f"tune sets the draft_length of a dataclass, and {type(drafter).__name__} is none that "
+            "has one; tune a drafter that does."
         )
+    for name, value in (("max_new_tokens", max_new_tokens), ("repeats", repeats)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
     longest = drafter.draft_length
     if widths is None:
         is_free = not getattr(drafter, "always_drafts", False)
@@ -145,13 +150,20 @@ def tune(
     )
 
 
-def save_costs(model: Model, drafter: Drafter, costs: StepCosts) -> Path:
-    """Keep the costs of a model and drafter on this device under the cache directory.
+def save_costs(
+    model: Model,
+    drafter: Drafter,
+    costs: StepCosts,
+    *,
+    verify: str = "token",
+    temperature: float = 0.0,
+) -> Path:
+    """Keep costs on this device under the cache directory, for a rule, and for greedy or sampled.
 
     Raises:
         OSError: If it cannot be written.
     """
-    path = _path(model, drafter)
+    path = _path(model, drafter, verify, temperature)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}")
     scratch.write_text(json.dumps({"widths": costs.widths, "seconds": costs.seconds}), "utf-8")
@@ -159,32 +171,44 @@ def save_costs(model: Model, drafter: Drafter, costs: StepCosts) -> Path:
     return path
 
 
-def load_costs(model: Model, drafter: Drafter) -> StepCosts | None:
-    """What `save_costs` kept, or None."""
+def load_costs(
+    model: Model, drafter: Drafter, *, verify: str = "token", temperature: float = 0.0
+) -> StepCosts | None:
+    """What `save_costs` kept for the same, whatever the drafter's length; or None."""
     try:
-        kept = json.loads(_path(model, drafter).read_text("utf-8"))
+        kept = json.loads(_path(model, drafter, verify, temperature).read_text("utf-8"))
         return StepCosts(tuple(kept["widths"]), tuple(kept["seconds"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _path(model: Model, drafter: Drafter) -> Path:
+def _path(model: Model, drafter: Drafter, verify: str, temperature: float) -> Path:
     """Where the costs of these are, by all that they depend on but the draft length."""
-
-    def describe(tree: Any) -> str:
-        leaves, structure = jax.tree.flatten(tree)
-        return f"{structure} {[(np.shape(leaf), str(np.asarray(leaf).dtype)) for leaf in leaves]}"
-
-    given: Any = drafter
     parts = [
-        model.name,
-        repr(model.network),
-        describe(model.params),
-        type(drafter).__name__,
-        describe(replace(given, draft_length=1)),
+        _describe(model),
+        _describe(drafter),
+        verify if temperature > 0 else f"{verify}, greedy",
         jax.devices()[0].device_kind,
         str(os.cpu_count()),
         version("jax"),
     ]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_directory() / "costs" / f"{name}.json"
+
+
+def _describe(thing: Any) -> str:
+    """The same words in every process for what costs the same."""
+    if isinstance(thing, Model):
+        return f"{thing.name} {thing.network!r} {_describe(thing.params)}"
+    if is_dataclass(thing):
+        kept = [field.name for field in fields(thing) if field.name != "draft_length"]
+        parts = [f"{name}={_describe(getattr(thing, name))}" for name in kept]
+        return f"{type(thing).__name__}({', '.join(parts)})"
+    if thing is None or isinstance(thing, int | float | str):
+        return repr(thing)
+    return str(
+        [
+            (jax.tree_util.keystr(path), np.shape(leaf), str(jax.dtypes.result_type(leaf)))
+            for path, leaf in jax.tree.leaves_with_path(thing)
+        ]
+    )

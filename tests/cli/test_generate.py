@@ -123,7 +123,7 @@ def test_a_draft_model_and_a_rule_reach_generate():
 
 def test_suffixes_may_draft():
     shown = run_json(PROMPT, "--suffix", "--max-new-tokens=30")
-    expected = sx.generate(toy.model(), PROMPT, drafter=sx.Suffix(15), max_new_tokens=30)
+    expected = sx.generate(toy.model(), PROMPT, drafter=sx.Suffix(3), max_new_tokens=30)
     assert shown["accepted"] == expected.accepted.tolist()
     assert shown["settings"]["drafter"] == "suffix"
 

@@ -90,6 +90,11 @@ def test_the_oldest_texts_fall_out_of_the_history():
     assert propose(drafter, [[1], [4]]) == [[], [5]]
 
 
+def test_one_of_two_drafters_may_share_its_history():
+    both = sx.FirstMatch(sx.Suffix(2, share_history=True), sx.NGram(2)).remember(np.array([5, 6]))
+    assert both.first.history.tolist()[-3:] == [5, 6, -1]
+
+
 def test_what_is_not_shared_is_not_remembered():
     drafter = sx.Suffix(WIDTH)
     assert drafter.remember(np.array([1, 2, 3])) is drafter

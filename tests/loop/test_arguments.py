@@ -159,6 +159,33 @@ def test_text_in_new_text_out():
     assert len(ended.accepted) == ended.stats.emitted == 4
 
 
+def test_a_request_for_no_tokens_has_what_was_asked_for():
+    result = sx.generate(
+        toy.cycle(), [1], drafter=sx.NGram(3), max_new_tokens=0, log_probs=2, record=True
+    )
+    assert [part.shape for part in result.log_probs] == [(0,), (0,), (0, 2), (0, 2)]
+    assert result.record.target_probs.shape == (0, 3)
+    assert result.record.candidates.shape == (0, 8)
+
+
+class Nothing:
+    """A drafter that has nothing to say."""
+
+    draft_length = 0
+
+    def init(self, tokens, lengths):
+        raise AssertionError
+
+    propose = init
+
+
+def test_a_drafter_of_no_tokens_is_not_asked():
+    plain = sx.generate(toy.cycle(), [1], max_new_tokens=9)
+    for drafter in (Nothing(), sx.NGram(0)):
+        result = sx.generate(toy.cycle(), [1], drafter=drafter, max_new_tokens=9)
+        assert result.tokens.tolist() == plain.tokens.tolist()
+
+
 def test_each_request_has_its_own_cap():
     results = sx.generate(toy.cycle(), [[1], [1]], max_new_tokens=np.array([1, 3]))
     assert [result.tokens.tolist() for result in results] == [[2], [2, 3, 4]]

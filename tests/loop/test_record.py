@@ -81,7 +81,11 @@ def held(ratios):
 
 
 @pytest.mark.parametrize("verify", ["token", "block", "coupled"])
-@pytest.mark.parametrize("drafter", [toy.sampling_drafter(DRAFT), sx.NGram(3), None], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [toy.sampling_drafter(DRAFT), sx.NGram(3), None],
+    ids=["sampled", "copied", "none"],
+)
 def test_candidates_are_those_of_the_law_that_is_drawn_from(verify, drafter):
     """And the token that was drawn is where the uniform falls, or the first of them if certain."""
     target = toy.softmax(LOGITS / 0.7)

@@ -258,6 +258,35 @@ def test_masks_of_different_kinds_are_refused():
         sx.generate(TARGET, [[1], [2]], token_mask=[Rising(), automaton(0)])
 
 
+class Short(Rising):
+    def allowed(self, state):
+        return super().allowed(state)[:1]
+
+
+class Numbers(Rising):
+    def allowed(self, state):
+        return super().allowed(state).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("mask", [Short(), Numbers()], ids=["shape", "type"])
+def test_a_mask_of_another_vocabulary_is_refused(mask):
+    with pytest.raises(ValueError, match=rf"token_mask must .* bool \({V},\), .* got .*allowed"):
+        sx.generate(TARGET, [[1]], token_mask=mask)
+
+
+class PythonsNumbers(Rising):
+    def init(self):
+        return 0
+
+
+def test_a_state_of_a_mask_may_begin_as_a_number():
+    kwargs = {"token_mask": PythonsNumbers(), "temperature": 1.0, "seed": 0, "max_new_tokens": 9}
+    sx.generate(TARGET, [1], **kwargs)
+    with counted_compilations() as compiled:
+        sx.generate(TARGET, [1], **kwargs)
+    assert compiled == []
+
+
 def test_a_mask_that_allows_nothing_is_an_error_of_its_request():
     closed = Automaton(jnp.full((1, V), -1, jnp.int32))
     masks = [None, closed]
@@ -319,6 +348,7 @@ def test_settings_that_do_not_exist_are_refused_by_name():
         ({"order": "backwards"}, r"order .*joint.*backwards"),
         ({"logit_bias": {V: 1.0}}, rf"logit_bias .*0 to {V - 1}.*{V}"),
         ({"logit_bias": {1: np.inf}}, r"logit_bias .*finite.*inf.*token 1"),
+        ({"logit_bias": {1: 1e39}}, r"logit_bias .*from -1e30 to 1e30.*1e\+39.*token 1"),
         ({"logit_bias": [1.0]}, r"logit_bias .*map"),
         ({"token_mask": Rising}, r"token_mask .*init, advance, allowed"),
         ({"stop": "x"}, r"stop .*no tokenizer.*stop_ids"),

@@ -93,7 +93,7 @@ def test_a_cancelled_request_frees_its_row():
     results = stream.results()
     assert [r.stop_reason for r in results] == ["cancelled", "length", "cancelled", "length"]
     assert [len(r.tokens) for r in results] == [4, 200, 0, 200]
-    assert set(seen) == {0, 1, 3}
+    assert (set(seen), seen.count(2)) == ({0, 1, 2, 3}, 1)
 
 
 def test_every_token_is_handed_out_once_and_in_order():

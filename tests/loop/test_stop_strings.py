@@ -31,6 +31,7 @@ PERFECT = toy.perfect_drafter(toy.cycle_logits(16))
 
 def run(prompts, **kwargs):
     kwargs = {"drafter": PERFECT, "max_new_tokens": 14, "log_probs": 1, "record": True} | kwargs
+    kwargs["seed"] = 0
     return sx.generate(COUNTING, [[prompt] for prompt in prompts], **kwargs)
 
 
@@ -97,6 +98,19 @@ def test_a_stream_never_shows_a_part_of_a_stop_string():
     assert result.stop_reason == "stop"
     assert "".join(shown) == result.text == "bcddefg\n\nh"
     assert shown[0] == "bcd"  # "de" may be the beginning of a stop string
+
+
+class Halves(Pieces):
+    """Its token 5 is a stop string and half a character."""
+
+    def decode(self, ids):
+        return super().decode(ids).replace("f", "stop\ufffd")
+
+
+def test_a_string_that_is_complete_only_at_the_very_end():
+    model = toy.cycle(toy.Markov(vocab_size=16), tokenizer=Halves())
+    result = sx.generate(model, [3], max_new_tokens=2, stop="stop")
+    assert (result.text, result.stop_reason) == ("e", "stop")
 
 
 @pytest.mark.parametrize("seed", range(40))

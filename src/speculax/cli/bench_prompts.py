@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import typer
 from rich.console import Console
 from rich.progress import Progress
@@ -58,30 +59,34 @@ def prompts(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not Markdown.")] = False,
 ) -> None:
     """Run prompts with drafts and without, and print speedups by category as Markdown."""
-    chosen = read_named_prompts(file)
+    chosen = read_named_prompts(file, "bench prompts")
     if per_category is not None:
         if per_category < 1:
             raise CommandError(f"--per-category must be at least 1, got {per_category}", _SEE_HELP)
         chosen = first_of_each(chosen, per_category)
     target = sx.load(model)
     drafter = choose_drafter(target, draft_model, draft_head, suffix, draft_length, "bench prompts")
-    costs = kept_costs(target, drafter) if tuned else None
+    costs = kept_costs(target, drafter, verify, temperature) if tuned else None
     settings = {
         "model": model,
         "drafter": drafter_name(draft_model, draft_head, suffix),
-        "tuned": tuned,
+        "costs": costs and asdict(costs),
         "draft_length": drafter.draft_length,
         "verify": verify,
         "temperature": temperature,
         "max_new_tokens": max_new_tokens,
         "seed": seed,
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
     }
     with mendable(ValueError, "choose another file"), usable(journal):
         kept = Journal(journal, settings | {"file": file.name}) if journal else None
-    measures = list(kept.measures) if kept else []
+    wanted = {(prompt.id, repeat) for prompt in chosen for repeat in range(repeats)}
+    measures = [one for one in kept.measures if (one.id, one.repeat) in wanted] if kept else []
     console = Console(stderr=True)
     with (
         mendable(ValueError, _SEE_HELP),
+        mendable(FloatingPointError, "try other prompts: the weights may overflow on this one"),
         Progress(console=console, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("prompts", total=len(chosen) * repeats, completed=len(measures))
@@ -97,10 +102,10 @@ def prompts(
             seed=seed,
             is_done=kept.has if kept else lambda prompt, repeat: False,
         ):
-            check()
             measures.append(one)
             if kept:
                 kept.add(one)
+            check()
             bar.update(task, advance=1, description=one.category)
     summaries = summarize(measures)
     with writing():
@@ -118,8 +123,9 @@ def _as_markdown(summaries: list[Summary]) -> str:
     for one in summaries:
         accepted = "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.2f}"
         same = "-" if one.same is None else f"{one.same} of {one.prompts}"
+        interval = "-" if one.low is None else f"{one.low:.2f} to {one.high:.2f}"
         lines.append(
             f"| {one.category} | {one.prompts} | {one.block_efficiency:.2f} | {accepted} | "
-            f"{one.speedup:.2f} ({one.low:.2f} to {one.high:.2f}) | {one.worst:.2f} | {same} |"
+            f"{one.speedup:.2f} ({interval}) | {one.worst:.2f} | {same} |"
         )
     return "\n".join(lines)

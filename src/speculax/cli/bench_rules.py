@@ -57,9 +57,9 @@ def rules(
                 f"--temperature must be above 0, got {temperature}",
                 "at temperature 0 all lossless rules are the same",
             )
-        texts = (
-            [prompt.text for prompt in read_named_prompts(prompts)] if prompts else [""] * num_texts
-        )
+        texts = [""] * num_texts
+        if prompts:
+            texts = [prompt.text for prompt in read_named_prompts(prompts, "bench rules")]
         _record(to, model, draft_model, draft_length, temperature, texts, max_new_tokens, seed)
     else:
         assert recording is not None

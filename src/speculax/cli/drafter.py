@@ -59,12 +59,15 @@ def drafter_name(draft_model: str | None, draft_head: Path | None, suffix: bool)
     return draft_model or str(draft_head or ("suffix" if suffix else "ngram"))
 
 
-def kept_costs(target: sx.Model, drafter: sx.Drafter) -> sx.StepCosts:
+def kept_costs(
+    target: sx.Model, drafter: sx.Drafter, verify: str, temperature: float
+) -> sx.StepCosts:
     """What `speculax tune` measured of these on this machine."""
-    costs = sx.load_costs(target, drafter)
+    costs = sx.load_costs(target, drafter, verify=verify, temperature=temperature)
     if costs is None:
         raise CommandError(
-            "--tuned needs costs of this model and drafter on this machine, and there are none",
+            "--tuned needs costs of this model, drafter and rule on this machine, at temperature 0 "
+            "or above as it is, and there are none",
             "run speculax tune with the same options first",
         )
     return costs

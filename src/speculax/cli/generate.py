@@ -178,7 +178,9 @@ def generate(
         drafter = choose_drafter(
             target, draft_model, draft_head, suffix, draft_length, "generate", max_ngram
         )
-    costs = kept_costs(target, drafter) if tuned and drafter is not None else None
+    costs = None
+    if tuned and drafter is not None:
+        costs = kept_costs(target, drafter, verify, temperature)
 
     def start(drafter: sx.Drafter | None, seed: int | None) -> sx.Stream:
         with mendable(ValueError, _SEE_HELP):
@@ -187,7 +189,6 @@ def generate(
                 text,
                 drafter=drafter,
                 verify=verify,
-                adaptive=True if costs else None,
                 costs=costs,
                 deterministic=deterministic,
                 log_probs=logprobs,

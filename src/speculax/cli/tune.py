@@ -48,7 +48,7 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Measure draft lengths, and keep the costs for `speculax generate --tuned`."""
-    texts = [one.text for one in read_named_prompts(prompts)] if prompts else list(_PROMPTS)
+    texts = [one.text for one in read_named_prompts(prompts, "tune")] if prompts else list(_PROMPTS)
     if plot is not None:
         _need_matplotlib()
     target = sx.load(model)
@@ -56,6 +56,7 @@ def tune(
     console = Console(stderr=True)
     with (
         mendable(ValueError, _SEE_HELP),
+        mendable(FloatingPointError, "try other prompts: the weights may overflow on this one"),
         Progress(console=console, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("measuring", total=None)
@@ -74,13 +75,17 @@ def tune(
             repeats=repeats,
             done=advance,
         )
-    with usable("the cache directory"):
-        kept = save_costs(target, drafter, found.costs)
     with writing():
         print(_as_json(found) if as_json else _as_text(found))
     if plot is not None:
         with usable(plot):
             _plot(found, plot)
+    try:
+        kept = save_costs(target, drafter, found.costs, verify=verify, temperature=temperature)
+    except OSError as error:
+        raise CommandError(
+            f"the costs cannot be kept: {error}", "make room in the cache, or set SPECULAX_CACHE"
+        ) from error
     console.print(f"costs kept in {kept}", highlight=False)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax.drafting import Drafter, Round, check_drafter, write_out
 from speculax.models.model import Model
@@ -55,6 +56,13 @@ class FirstMatch:
         """Raise ValueError if one of the two does not go with the target."""
         for drafter in self._both:
             check_drafter(drafter, target)
+
+    def remember(self, tokens: np.ndarray) -> "FirstMatch":
+        """The two with a text, int (N,), in the history of those that keep one."""
+        both: tuple[Any, Any] = self._both
+        return FirstMatch(
+            *(one.remember(tokens) if hasattr(one, "remember") else one for one in both)
+        )
 
     def init(self, tokens: jax.Array, lengths: jax.Array) -> tuple[Any, Any]:
         """The states of both."""

@@ -30,14 +30,15 @@ _BUCKETS = 4096  # votes are counted by token modulo this: a collision makes a d
 class Suffix:
     """A drafter that copies the most frequent continuation.
 
-    No model: a few scans of the text, and of the history if it is shared, for each draft.
+    No model: `max_suffix` scans of the text, and of the history if it is shared, and a few more for
+    each draft token.
 
     Attributes:
         draft_length: The most tokens proposed in a step, from 0 to 512.
         max_suffix: The longest suffix that is told from longer ones, from 1 to 64 tokens.
         tokens_per_match: How many tokens to propose, at most, for each token of the match.
-        share_history: Whether requests also copy from earlier ones, which `remember` shows it.
-            Which drafts a request gets then depends on what was run before.
+        share_history: Whether requests also copy from earlier ones of the same call; `remember`
+            shows it others. Which drafts a request gets then depends on what was run before.
         history: int32 (H,), earlier texts with -1 after each.
 
     Raises:

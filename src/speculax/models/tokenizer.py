@@ -124,7 +124,11 @@ class TextStream:
 
 
 class DecodedStream:
-    """The same for any tokenizer with a `decode`, which is given all ids again for each one."""
+    """The same for any tokenizer with a `decode`, which is given all ids again for each one.
+
+    More ids must only add to the text: a decoder that cleans up spaces before punctuation takes
+    back what was already given out, so turn that off.
+    """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
