@@ -42,6 +42,7 @@ def test_each_prompt_is_run_with_drafts_and_without():
     assert measures[0].steps < 24
 
 
+@pytest.mark.slow
 def test_texts_that_need_not_be_the_same_are_not_compared():
     assert {one.same for one in run(sx.NGram(7), temperature=1.0)} == {None}
     keyed = run(sx.NGram(7), temperature=1.0, verify="coupled", repeats=1)

@@ -128,6 +128,7 @@ def test_a_drafter_that_did_not_pay_is_left_alone_for_a_while_and_then_tried_aga
     assert result.stats.drafted < 40 + 3 * 100
 
 
+@pytest.mark.slow
 def test_whether_a_drafter_is_asked_does_not_depend_on_neighbours():
     """A request for which no draft pays beside one for which all do; sampled by the token rule."""
     network = toy.Markov()

@@ -43,6 +43,7 @@ def recorded(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_record_is_replayed_as_a_table(recorded):
     result = run(str(recorded))
     assert result.exit_code == 0

@@ -37,6 +37,7 @@ def test_a_right_function(folder):
     assert re.fullmatch(r"passed: .*right\.py:verify, held to the token rule.*contract", lines[-1])
 
 
+@pytest.mark.slow
 def test_a_wrong_function(folder, tmp_path):
     page = tmp_path / "report.html"
     result = check(folder / "wrong.py", "--level", "contract", "--html", page)

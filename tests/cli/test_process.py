@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_but
+
 pty = pytest.importorskip("pty")
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +76,9 @@ def made():
     ("environment", "mark", "legend"),
     [
         ({}, "\x1b[4;32m", "green and underlined: draft tokens"),
-        ({"NO_COLOR": "1"}, "\x1b[4m", "underlined: draft tokens"),
+        pytest.param(
+            {"NO_COLOR": "1"}, "\x1b[4m", "underlined: draft tokens", marks=pytest.mark.slow
+        ),
         ({"TERM": "dumb"}, None, None),
     ],
     ids=["colour", "no colour", "dumb"],
@@ -177,7 +181,9 @@ main()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("args", [["generate", "a"], ["generate", "a", "--json"], ["info"]])
+@pytest.mark.parametrize(
+    "args", slow_but([["info"]], [["generate", "a"], ["generate", "a", "--json"], ["info"]])
+)
 def test_an_output_that_is_full(args):
     with open("/dev/full", "w") as full:
         result = run(*TOY[:3], *args, stdout=full)

@@ -36,6 +36,7 @@ def test_levels_demand_more(tmp_path):
     assert failed(report_on(tmp_path, RIGHT, level="robust")) == ["edges", "large"]
 
 
+@pytest.mark.slow
 def test_numpy(tmp_path):
     assert report_on(tmp_path, NUMPY, use_jit=False).passed
     (stage,) = report_on(tmp_path, NUMPY).stages

@@ -169,6 +169,7 @@ def test_mistakes_of_another_hand_are_named(changes, name):
     assert found.name == name
 
 
+@pytest.mark.slow
 def test_a_mistake_that_is_not_known_gets_no_name():
     odd = lazy(("rng.random()", "rng.random() ** 3"))
     assert refusals(odd, "contract") == {"law"}

@@ -120,6 +120,7 @@ def test_an_engines_layout_in_jax(tmp_path):
     assert check(str(path), kind="ragged", level="contract").passed
 
 
+@pytest.mark.slow
 def test_a_mistake_in_jax_is_named(tmp_path):
     path = tmp_path / "flat.py"
     path.write_text(SEGMENTS.replace("sample_uniforms[:, None]", "sample_uniforms[0]"))

@@ -100,7 +100,7 @@ def test_what_is_not_shared_is_not_remembered():
     assert drafter.remember(np.array([1, 2, 3])) is drafter
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_requests_copy_from_earlier_ones_only_if_they_may(shared):
     network = toy.LongMemory(modulus=499)
     model = toy.model(network, toy.random_logits(network, seed=3))

@@ -236,7 +236,7 @@ def test_laws_from_probabilities_beside_no_law():
 # --- Rows keep to themselves
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_but(("token", "coupled"), RULES))
 def test_bad_row_spoils_only_itself(name):
     """NaN among the logits, settings that mean nothing, all tokens masked."""
     law = given(name)

@@ -56,7 +56,7 @@ def run(drafter, temperature):
     )
 
 
-@pytest.mark.parametrize("token", slow_but((-1, V, 2**31 - 1), [-1, -7, V, V + 3, 2**31 - 1]))
+@pytest.mark.parametrize("token", slow_but((-1, V), [-1, -7, V, V + 3, 2**31 - 1]))
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
 def test_ids_outside_the_vocabulary_are_never_accepted(token, temperature):
     for result in run(Wild(token), temperature):

@@ -54,6 +54,7 @@ def test_texts_and_the_logits_behind_them_are_the_same_bytes(drafter, slots, tem
     assert run(drafter, slots=slots, temperature=temperature) == plain
 
 
+@pytest.mark.slow
 def test_without_a_fixed_width_they_are_not():
     """Else the test above would say nothing."""
     plain = run(None, slots=1, temperature=0.8, deterministic=False)

@@ -5,6 +5,7 @@ import pytest
 
 import speculax as sx
 from tests import toy
+from tests.slow import slow_but
 
 NETWORK = toy.Markov()
 LOGITS = toy.random_logits(NETWORK)
@@ -24,7 +25,7 @@ def run(drafter, temperature=0.7, record=True, **kwargs):
     )
 
 
-@pytest.mark.parametrize("verify", ["token", "block", "coupled"])
+@pytest.mark.parametrize("verify", slow_but(["block"], ["token", "block", "coupled"]))
 def test_accepted_tokens_have_the_probabilities_recorded(verify):
     target = toy.softmax(LOGITS / 0.7)
     drafter = toy.sampling_drafter(DRAFT)
@@ -80,7 +81,7 @@ def held(ratios):
     return scale
 
 
-@pytest.mark.parametrize("verify", ["token", "block", "coupled"])
+@pytest.mark.parametrize("verify", slow_but(["block"], ["token", "block", "coupled"]))
 @pytest.mark.parametrize(
     "drafter",
     [toy.sampling_drafter(DRAFT), sx.NGram(3), None],

@@ -40,7 +40,7 @@ def test_a_name_and_its_function_are_the_same_rule(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("lossy") else [])
+        pytest.param(name, marks=[] if name in ("block", "coupled") else [pytest.mark.slow])
         for name in RULES
     ],
 )
