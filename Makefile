@@ -17,7 +17,7 @@ READY_REFERENCE := $(VENV)/.ready-reference
 # A file stays with one process: its tests share compiled programs.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: help demo demo-gemma test test-all lint bench-verify bench-pair bench-generate \
+.PHONY: help demo demo-gemma test test-all lint docs bench-verify bench-pair bench-generate \
 	bench-deterministic
 
 help:  ## list the targets
@@ -39,11 +39,15 @@ test: $(READY_DEV)  ## the test suite, about 12 minutes on 2 cores
 test-all: $(READY_DEV)  ## the slow tests too, with the real model
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
-lint: $(READY_DEV)  ## style, format, types, layers
+lint: $(READY_DEV)  ## style, format, types, layers, docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs: $(READY_DEV)  ## build the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench-verify: $(READY)  ## time the verifiers, laws and samplers
 	$(BIN)/python benchmarks/verify.py $(ARGS)

@@ -1,6 +1,6 @@
 """The page of a trace in a browser: Debian's chromium, driven by Selenium.
 
-It needs the `browser` dependencies and chromium with its driver: `apt-get install chromium-driver`.
+It needs chromium with its driver: `apt-get install chromium-driver`.
 """
 
 import shutil
@@ -56,10 +56,8 @@ def made(num_tokens):
 
 @pytest.fixture(scope="module")
 def browser():
-    selenium = pytest.importorskip("selenium", reason="needs the `browser` dependencies")
     from selenium import webdriver
 
-    del selenium
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:
         pytest.skip("needs chromium and chromedriver")
@@ -151,7 +149,7 @@ def test_pointing_at_a_token_shows_its_step(show):
         "min(1, target / draft)",
         "max(target - draft, 0)",
         "refused",
-        "not looked at",
+        "unread",
         "0.250",
         "0.400",
         "0.125",

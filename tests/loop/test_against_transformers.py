@@ -73,5 +73,5 @@ def test_each_token_has_the_probability_that_transformers_gives_it(transformers,
             state = NETWORK.after(state, token)
             text.append(token)
         np.testing.assert_allclose(result.log_probs.sampled, expected, atol=1e-4)
-    if drafter is not None:
+    if isinstance(drafter, sx.DraftModel):  # there is little to copy
         assert sum(result.stats.accepted for result in results) > 0

@@ -105,7 +105,7 @@
     return data;
   };
 
-  const VERDICTS = { accepted: "accepted", refused: "refused", untested: "not looked at" };
+  const VERDICTS = { accepted: "accepted", refused: "refused", untested: "unread" };
   const DRAWS = {
     token: "max(target - draft, 0), normalised",
     block: "max(P * target - draft, 0), normalised",
