@@ -111,8 +111,7 @@ def test_none_is_lost_and_none_is_handed_out_twice():
     results, made, ended = together()
     assert len(results) == NUM
     assert [result.tokens.tolist() for result in results] == list(made.values())
-    some = [number for number in range(NUM) if REQUESTS[number]["max_new_tokens"]]
-    assert sorted(ended) == some
+    assert sorted(ended) == list(range(NUM))
     reasons = {result.stop_reason for result in results}
     assert reasons == {"eos", "stop", "length"}
     assert sum(result.stats.accepted for result in results) > NUM
