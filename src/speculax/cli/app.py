@@ -20,14 +20,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(generate)
-app.command()(check)
-app.command()(tune)
-app.command()(trace)
-app.command()(info)
+app.command(epilog='Example: speculax generate --compare "class Stack:"')(generate)
+app.command(epilog="Example: speculax check my_step.py:verify --rule block")(check)
+app.command(epilog="Example: speculax tune --draft-model demo-draft --plot speeds.png")(tune)
+app.command(epilog="Example: speculax trace run.jsonl --html run.html")(trace)
+app.command(epilog="Example: speculax info --json")(info)
 bench = typer.Typer(help="Measure.", no_args_is_help=True)
-bench.command()(rules)
-bench.command()(prompts)
+bench.command(epilog="Example: speculax bench rules --record rules.npz --draft-model demo-draft")(
+    rules
+)
+bench.command(epilog="Example: speculax bench prompts prompts.jsonl --journal run.jsonl")(prompts)
 app.add_typer(bench, name="bench")
 
 

@@ -41,7 +41,7 @@ def rules(
     seed: Annotated[int, typer.Option(help="Of the first text.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
-    """Compare verification rules: record one run with --record FILE, then replay FILE.
+    """Compare verification rules: record a run with --record FILE, then replay FILE.
 
     For token, block and sampled verification the numbers are exact for the drafts of the record;
     those of the other rules are counted in runs of their own.

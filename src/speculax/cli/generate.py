@@ -131,8 +131,8 @@ def generate(
 ) -> None:
     """Continue PROMPT; the text goes to stdout, all else to stderr.
 
-    On a terminal, draft tokens that the target accepted are underlined (and green); the tokens
-    it drew itself are plain.
+    On a terminal, draft tokens that the target accepted are underlined (and green);
+    the tokens it drew itself are plain.
     """
     text = read_prompt(prompt, prompt_file)
     _require(

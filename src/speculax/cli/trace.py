@@ -19,10 +19,7 @@ def trace(
         Path | None, typer.Option(metavar="FILE", help="Write a page to look at in a browser.")
     ] = None,
 ) -> None:
-    """Show the steps of a run: in the terminal, or as a page.
-
-    Example: speculax generate --trace run.jsonl "class Stack:"; speculax trace run.jsonl
-    """
+    """Show the steps of a run: in the terminal, or as a page."""
     try:
         with mendable(ValueError, "speculax generate --trace FILE writes one"):
             read = read_trace(file)
