@@ -5,10 +5,12 @@ It needs chromium with its driver: `apt-get install chromium-driver`.
 
 import shutil
 
+import numpy as np
 import pytest
 
+import speculax as sx
 from speculax.trace import FORMAT, VERSION, Trace
-from speculax.viewer import trace_page
+from speculax.viewer import step_page, trace_page
 
 pytestmark = pytest.mark.slow
 
@@ -229,3 +231,78 @@ def test_without_javascript_the_text_is_shown(show, browser):
         assert not browser.find_element(By.CSS_SELECTOR, "main").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+# --- One step to play with
+
+
+def random_case(number):
+    rng = np.random.default_rng([8, number])
+    length, size = rng.integers(1, 4), rng.integers(2, 6)
+    draft, target = (
+        rng.dirichlet(np.full(size, 0.7), length + extra).astype(np.float32) for extra in (0, 1)
+    )
+    tokens = np.array([rng.choice(size, p=row / row.sum(dtype=np.float64)) for row in draft])
+    accept, sample = rng.random(length), rng.random()
+    return tokens, draft, target, accept, sample
+
+
+CONTRACT = (
+    np.array([3, 2]),
+    np.array([[0.2, 0.59, 0.04, 0.17], [0.12, 0.43, 0.42, 0.03]]),
+    np.array([[0.04, 0.44, 0.24, 0.28], [0.27, 0.36, 0.23, 0.14], [0.19, 0.34, 0.07, 0.4]]),
+    np.array([0.27, 0.79]),
+    0.92,
+)
+
+
+@pytest.fixture
+def play(browser, tmp_path):
+    def open_page(*case, **kwargs):
+        path = tmp_path / "step.html"
+        path.write_text(step_page(*case, **kwargs), "utf-8")
+        browser.get(path.as_uri())
+        return browser
+
+    yield open_page
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_page_judges_as_the_rules_do(play):
+    browser = play(*CONTRACT)
+    verifiers = {"token": sx.verify_token, "block": sx.verify_block}
+    for number in range(60):
+        tokens, draft, target, accept, sample = random_case(number)
+        case = {
+            "tokens": tokens.tolist(), "draft": draft.tolist(), "target": target.tolist(),
+            "accept": accept.tolist(), "sample": sample,
+        }  # fmt: skip
+        for rule, verify in verifiers.items():
+            found = browser.execute_script(
+                "const found = judge(arguments[0], arguments[1]);return [found.kept, found.drawn]",
+                case,
+                rule,
+            )
+            verdict = verify(
+                tokens[None], draft[None], target[None], accept[None].astype(np.float32),
+                np.array([sample], np.float32),
+            )  # fmt: skip
+            kept = int(verdict["num_accepted"][0])
+            assert found == [kept, int(verdict["tokens"][0, kept])], (number, rule)
+
+
+def test_it_begins_with_the_case_and_follows_what_is_moved(play):
+    browser = play(*CONTRACT)
+    assert read(browser, "#verdict").startswith("num_accepted 1, tokens [3, 3]")
+    move = """
+        const input = document.querySelector(`[aria-label="${arguments[0]}"]`);
+        input.value = arguments[1];
+        input.dispatchEvent(new Event(input.tagName === "SELECT" ? "change" : "input"));
+    """
+    browser.execute_script(move, "uniform of test 2", 0.3)
+    assert read(browser, "#verdict").startswith("num_accepted 2, tokens [3, 2, 3]")
+    browser.execute_script(move, "uniform of test 1", 0.99)
+    browser.execute_script(move, "draft token 1", 1)
+    assert read(browser, "#verdict").startswith("num_accepted 0, tokens [3]")
+    browser.execute_script("document.getElementById('reset').click()")
+    assert read(browser, "#verdict").startswith("num_accepted 1, tokens [3, 3]")

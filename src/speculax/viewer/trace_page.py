@@ -1,11 +1,10 @@
-"""The page of a trace, put together from its template, style and script."""
+"""The page of a trace."""
 
 import html
-import json
-from importlib.resources import files
 from itertools import groupby
 
 from speculax.trace import Trace
+from speculax.viewer.template import as_script, fill
 
 
 def trace_page(trace: Trace) -> str:
@@ -13,23 +12,14 @@ def trace_page(trace: Trace) -> str:
 
     All text of the trace is escaped; without JavaScript the text is shown, with its tokens marked.
     """
-    parts = {
-        "/*STYLE*/": _read("trace.css"),
-        "<!--ABOUT-->": html.escape(_about(trace)),
-        "<!--TEXT-->": _marked(trace),
-        "<!--TRACE-->": _as_script(trace),
-        "/*SCRIPT*/": _read("trace.js"),
-    }
-    page = _read("trace.html")
-    pieces = []
-    for mark, part in parts.items():  # in the order of the template: a part may hold a later mark
-        before, page = page.split(mark)
-        pieces += [before, part]
-    return "".join([*pieces, page])
-
-
-def _read(name: str) -> str:
-    return files("speculax.viewer").joinpath(name).read_text("utf-8").rstrip("\n")
+    return fill(
+        "trace",
+        {
+            "<!--ABOUT-->": html.escape(_about(trace)),
+            "<!--TEXT-->": _marked(trace),
+            "<!--TRACE-->": as_script({"run": trace.run, "steps": trace.steps, "end": trace.end}),
+        },
+    )
 
 
 def _about(trace: Trace) -> str:
@@ -53,9 +43,3 @@ def _marked(trace: Trace) -> str:
         f"{html.escape(''.join(token['text'] for token in some))}</span>"
         for kind, some in runs
     )
-
-
-def _as_script(trace: Trace) -> str:
-    """JSON that cannot end the element that it is in."""
-    data = json.dumps({"run": trace.run, "steps": trace.steps, "end": trace.end})
-    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
