@@ -128,7 +128,7 @@ def test_a_file_that_was_cut_short_has_all_whole_lines(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda head: head | {"version": "2.0"}, r"of version 2.0, .* reads up to 1\.\*"),
+        (lambda head: head | {"version": "2.0"}, r"of version '2.0', .* reads up to 1\.\*"),
         (lambda head: head | {"format": "other"}, "must be a trace"),
         (lambda head: head | {"version": "?"}, "must be a trace"),
         (lambda head: [], "must be a trace"),
@@ -142,6 +142,31 @@ def test_what_cannot_be_read_is_refused(tmp_path, change, message):
         read_trace(path)
 
 
+def test_what_may_be_missing_is_null(tmp_path):
+    _, trace = make()
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps(trace.run) + '\n{"type": "step", "emitted": []}\n' + STEP + "\n")
+    steps = read_trace(path).steps
+    assert steps[0] == {
+        "type": "step", "number": 0, "emitted": [], "draft": None, "sample_uniform": None,
+        "candidates": None,
+    }  # fmt: skip
+    assert steps[1]["number"] == 1
+
+
+def test_a_request_that_failed_shows_the_step_in_which_it_did():
+    logits = LOGITS.copy()
+    logits[5] = np.nan
+    model = toy.model(NETWORK, logits)
+    [result] = sx.generate(
+        model, [[1]], drafter=toy.sampling_drafter(DRAFT), temperature=1.0, seed=0, record=True
+    )
+    assert result.stop_reason == "error"
+    trace = make_trace(result, None, RUN)
+    assert len(trace.steps) == result.stats.steps
+    assert trace.end["error"]
+
+
 def test_a_later_minor_version_is_read(tmp_path):
     _, trace = make()
     later = VERSION.split(".")[0] + ".99"
@@ -152,7 +177,19 @@ def test_a_later_minor_version_is_read(tmp_path):
     assert len(read_trace(path).steps) == 1
 
 
-@pytest.mark.parametrize("damage", ["{", '{"type": "step"}', "[]", '{"emitted": []}'])
+STEP = (
+    '{"type": "step", "number": 0, "emitted": [{"token": 1, "text": "a", "kind": "drawn"}], '
+    '"draft": [{"text": "a", "target": 1, "draft": 1, "uniform": 0, "result": "accepted"}]}'
+)
+DAMAGES = [
+    "{", '{"type": "step"}', "[]", '{"emitted": []}', "[" * 100_000, '{"type": "end"}',
+    STEP.replace('"target": 1', '"target": NaN'), STEP.replace('"a"', '"\\ud800"'),
+    STEP.replace('"uniform": 0', '"uniform": "0"'), STEP.replace(', "result": "accepted"', ""),
+    STEP.replace('"draft": [', '"draft": 3, "rest": ['),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=range(len(DAMAGES)))
 def test_a_damaged_line_is_named(tmp_path, damage):
     _, trace = make()
     path = tmp_path / "run.jsonl"

@@ -72,7 +72,7 @@ def test_what_cannot_be_tuned_is_named():
         with pytest.raises(ValueError, match=f"the draft_length of a dataclass, and {name} is"):
             sx.tune(MODEL, drafter, [[1]])
     for name in ("max_new_tokens", "repeats"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer, at least 1, got 0"):
             sx.tune(MODEL, sx.NGram(), [[1]], **{name: 0})
 
 

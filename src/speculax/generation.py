@@ -179,6 +179,8 @@ def stream(
         _require("log_probs", log_probs, 0, "likeliest tokens", min(size, MOST_TOP))
     if max_length is not None:
         _require("max_length", max_length, longest, "tokens that the longest request may have")
+    if costs is not None and not isinstance(costs, StepCosts):
+        raise ValueError(f"costs must be None or StepCosts, as tune gives them, got {costs!r}.")
     if adaptive is None:
         adaptive = costs is not None or not getattr(drafter, "always_drafts", False)
     options = Options(
@@ -197,7 +199,8 @@ def stream(
 
 
 def _require(name: str, value: Any, least: int, what: str, most: int = 2**20) -> None:
-    if not isinstance(value, int | np.integer) or not least <= value <= most:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or not least <= value <= most:
         raise ValueError(
             f"{name} must be an integer from {least} to {most}, the number of {what}, got "
             f"{value!r}."
@@ -219,7 +222,16 @@ class Stream:
         return self._chunks
 
     def cancel(self, request: int) -> None:
-        """End a request, by its place in the list of prompts; its row is free for the next."""
+        """End a request, by its place in the list of prompts; its row is free for the next.
+
+        Raises:
+            IndexError: If there is no such request.
+        """
+        if request not in range(len(self._rows)):
+            raise IndexError(
+                f"request must be from 0 to {len(self._rows) - 1}, a place in the list of prompts, "
+                f"got {request!r}."
+            )
         row = self._rows[request]
         row.stop_reason = row.stop_reason or "cancelled"
 

@@ -269,7 +269,8 @@ def _read_bias(model: Model, bias: Any) -> Mapping[int, float] | None:
     if not isinstance(bias, Mapping):
         raise ValueError(f"logit_bias must map token ids to numbers, got {bias!r}.")
     for token, value in bias.items():
-        if not isinstance(token, int | np.integer) or not 0 <= token < size:
+        is_id = isinstance(token, int | np.integer) and not isinstance(token, bool)
+        if not is_id or not 0 <= token < size:
             raise ValueError(
                 f"logit_bias must be for token ids from 0 to {size - 1}, got {token!r}."
             )
@@ -306,6 +307,7 @@ def _read_stop_ids(model: Model, ids: Any) -> tuple[int, ...]:
 
 def _read_id_list(name: str, given: Any) -> tuple[int, ...]:
     ids = np.asarray(given)
-    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.max() >= 2**31)):
-        raise ValueError(f"{name} must be a list of token ids, got {given!r}.")
+    is_list = ids.ndim == 1 and (ids.dtype.kind in "iu" or ids.size == 0)
+    if not is_list or any(not 0 <= id < 2**31 for id in ids.tolist()):
+        raise ValueError(f"{name} must be a list of token ids, 0 or more, got {given!r}.")
     return tuple(ids.tolist())

@@ -54,13 +54,16 @@ class Record(NamedTuple):
         target_probs: float32 (steps, G), under the target; 0 behind a draft's end.
         draft_probs: float32 (steps, G), under the law each was drawn from, 1 for deterministic
             drafts and where the rule does not ask for the law; 0 behind a draft's end.
-        accept_uniforms: float32 (steps, G), the noise of the tests, if the rule has any.
-        sample_uniforms: float32 (steps,), the noise of the draw, if it is of one uniform.
+        accept_uniforms: float32 (steps, G), the noise of the tests; NaN if the rule has none, as
+            the coupled and the greedy one.
+        sample_uniforms: float32 (steps,), the noise of the draw; NaN if it is not of one uniform,
+            or nothing was drawn.
         accepted: int32 (steps,), how many were kept.
         candidates: int32 (steps, K), the tokens likeliest to be drawn after those that were kept,
-            the likeliest first; K is 8, or V.
-        candidate_draw_probs: float32 (steps, K), in the law that the rule draws from: the residual
-            of the token and the block rule, else the target's.
+            the likeliest first; K is 8, or V. -1 where the text ended at an accepted draft token,
+            so that nothing was drawn, and probabilities are 0.
+        candidate_draw_probs: float32 (steps, K), in the law that the rule draws from: a residual,
+            or the target's; NaN for a function of somebody's own.
         candidate_target_probs: float32 (steps, K), under the target.
         candidate_draft_probs: float32 (steps, K), under the draft; 0 behind its end.
     """
@@ -234,7 +237,8 @@ class Row:
             self._log_probs.append(log_probs)
         if steps.judged is not None:
             seen = Judged(*(np.asarray(x)[took_part, i][:num_steps] for x in steps.judged))
-            self._records.append(self._record(seen, drafted, accepted))
+            has_drawn = left[:num_steps] > accepted
+            self._records.append(self._record(seen, drafted, accepted, has_drawn))
         self._tokens += new
         self._accepted += flags
         self._text += pieces
@@ -286,7 +290,9 @@ class Row:
             return "eos"
         return "stop" if last in self.request.stop_ids else "length"
 
-    def _record(self, seen: Any, drafted: np.ndarray, accepted: np.ndarray) -> Record:
+    def _record(
+        self, seen: Any, drafted: np.ndarray, accepted: np.ndarray, has_drawn: np.ndarray
+    ) -> Record:
         num_places = self._by_place.shape[1]
         is_draft = np.arange(seen.draft_tokens.shape[1]) < drafted[:, None]
 
@@ -300,12 +306,12 @@ class Row:
             target_probs=widen(np.exp(seen.target_log_probs)),
             draft_probs=widen(np.exp(seen.draft_log_probs)),
             accept_uniforms=widen(seen.accept_uniforms),
-            sample_uniforms=seen.sample_uniforms,
+            sample_uniforms=np.where(has_drawn, seen.sample_uniforms, np.float32(np.nan)),
             accepted=accepted,
-            candidates=seen.candidates,
-            candidate_draw_probs=seen.draw_probs,
-            candidate_target_probs=seen.target_probs,
-            candidate_draft_probs=seen.draft_probs,
+            candidates=np.where(has_drawn[:, None], seen.candidates, np.int32(NO_TOKEN)),
+            candidate_draw_probs=np.where(has_drawn[:, None], seen.draw_probs, 0),
+            candidate_target_probs=np.where(has_drawn[:, None], seen.target_probs, 0),
+            candidate_draft_probs=np.where(has_drawn[:, None], seen.draft_probs, 0),
         )
 
     def spend(self, clock: Clock, is_prefill: bool = False) -> None:

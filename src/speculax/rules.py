@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from speculax.drafting import write_out
 from speculax.laws import Law, expand, flat_law_with_settings
@@ -45,8 +46,9 @@ class Rule(NamedTuple):
         is_coupled: Whether drafts are to be drawn with the target's noise.
         is_greedy: Whether it gives greedy texts only.
         becomes_greedy: Whether at temperature 0 it is greedy verification, which is used then.
-        residual: What the last token of a step is drawn from, max(s * target - draft, 0): "token",
-            s = 1; "block", s = P_n; or "none", the target itself or something unknown.
+        draws: What it draws from after a refused draft token: "residual", max(target - draft, 0);
+            "block residual", max(P_n * target - draft, 0); "target"; "target without", the target
+            without that token; or "unknown".
     """
 
     name: str
@@ -56,7 +58,7 @@ class Rule(NamedTuple):
     is_coupled: bool = False
     is_greedy: bool = False
     becomes_greedy: bool = True
-    residual: Literal["token", "block", "none"] = "none"
+    draws: Literal["residual", "block residual", "target", "target without", "unknown"] = "target"
 
 
 def _token(step: Step, draft: Draft, target: Law, keys: Keys) -> Verdict:
@@ -87,6 +89,10 @@ class _Given(NamedTuple):
     settings: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, step: Step, draft: Draft, target: Any, keys: Keys) -> Verdict:
+        settings = getattr(self.verify, "keywords", {}) | dict(self.settings)
+        # One rate a place, of which a step may have fewer.
+        if np.ndim(settings.get("rates", 0)) == 1:
+            settings["rates"] = settings["rates"][: step.tokens.shape[1]]
         return self.verify(
             step.tokens,
             draft.probs,
@@ -94,7 +100,7 @@ class _Given(NamedTuple):
             step.accept_uniforms,
             step.sample_uniforms,
             draft_lengths=step.lengths,
-            **dict(self.settings),
+            **settings,
         )
 
 
@@ -133,13 +139,14 @@ _LOSSY = {
     "lossy_synthetic": verify_lossy_synthetic,
 }
 RULES = {
-    "token": Rule("token", _token, reads_draft=True, residual="token"),
-    "block": Rule("block", _block, reads_draft=True, residual="block"),
+    "token": Rule("token", _token, reads_draft=True, draws="residual"),
+    "block": Rule("block", _block, reads_draft=True, draws="block residual"),
     "greedy": Rule("greedy", _greedy, is_greedy=True),
     "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
     "sampled": Rule("sampled", _sampled, is_keyed=True),
     **{name: Rule(name, _Given(verify), becomes_greedy=False) for name, verify in _LOSSY.items()},
 }
+RULES["lossy_thresholds"] = RULES["lossy_thresholds"]._replace(draws="target without")
 _FUNCTIONS = {
     verify_token: RULES["token"],
     verify_block: RULES["block"],
@@ -181,7 +188,7 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
             f"is not ({error}); add what it lacks."
         ) from None
     if rule is None:
-        return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False)
+        return Rule(name, _Dense(verify), True, becomes_greedy=False, draws="unknown")
     assert isinstance(verify, partial)
     settings = tuple(sorted(verify.keywords.items()))
     try:

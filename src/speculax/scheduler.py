@@ -68,7 +68,7 @@ def run(model: Model, rows: Sequence[Row], options: Options) -> Iterator[list[Ne
     """What each chunk makes, until all rows have ended; one that ends makes way for the next."""
     batch = _Batch(model, rows, options)
     while True:
-        if ended := batch.fill():
+        while ended := batch.fill():  # whoever looks at it may cancel those that took their place
             yield ended
         if not batch.is_live:
             return

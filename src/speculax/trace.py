@@ -74,49 +74,76 @@ def read_trace(path: Path) -> Trace:
         OSError: If it cannot be read.
     """
     try:
-        *lines, rest = path.read_text("utf-8").split("\n")
-        run = json.loads(lines[0])
+        *lines, rest = path.read_bytes().split(b"\n")
+        run = _parse(lines[0])
         major = int(run["version"].split(".")[0]) if run["format"] == FORMAT else 0
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        run, major, lines, rest = {}, 0, [], ""
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        run, major, lines, rest = {}, 0, [], b""
     if major < 1:
         raise ValueError(f"{path} must be a trace, as speculax generate --trace writes one.")
     if major > _MAJOR:
         raise ValueError(
-            f"{path} is a trace of version {run['version']}, and this program reads up to "
+            f"{path} is a trace of version {run['version']!r}, and this program reads up to "
             f"{_MAJOR}.*; install a newer speculax."
         )
     steps: list[dict[str, Any]] = []
     end = None
     for number, line in enumerate(lines[1:] + [rest] * bool(rest), 2):
         try:
-            entry = json.loads(line)
+            entry = _parse(line)
             if entry["type"] == "step":
-                steps.append(_checked(entry))
+                steps.append(_checked(entry) | {"number": len(steps)})
             elif entry["type"] == "end":
                 end = entry
-        except (ValueError, KeyError, TypeError) as error:
+                _require(isinstance(end["stop_reason"], str))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if number > len(lines):  # the last one, without its line end
                 break
             raise ValueError(f"{path} is damaged: line {number} is no step of a trace.") from error
     return Trace(run, steps, end)
 
 
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line of a trace; ValueError if it is no JSON, or has what JSON or UTF-8 does not."""
+
+    def refuse(number: str) -> None:
+        raise ValueError(number)
+
+    entry = json.loads(line, parse_constant=refuse)
+    json.dumps(entry, ensure_ascii=False).encode()  # half a surrogate pair cannot be written
+    _require(isinstance(entry, dict))
+    return entry
+
+
 def _checked(step: dict[str, Any]) -> dict[str, Any]:
-    """The step, if it has what readers rely on."""
+    """The step, if it has what readers rely on; what may be left out is null."""
+    step = {"draft": None, "sample_uniform": None, "candidates": None} | step
+    _require(_is_number(step["sample_uniform"]))
     for token in step["emitted"]:
-        if not isinstance(token["text"], str) or not isinstance(token["kind"], str):
-            raise TypeError
-    for name in ("draft", "candidates"):
-        for token in step.get(name) or []:
-            if not isinstance(token["text"], str) or not isinstance(token["target"], int | float):
-                raise TypeError
+        _require(isinstance(token["text"], str) and isinstance(token["kind"], str))
+    for name, numbers in (
+        ("draft", ("target", "draft", "uniform")),
+        ("candidates", ("draw", "target", "draft")),
+    ):
+        for token in step[name] or []:
+            _require(isinstance(token["text"], str))
+            _require(all(_is_number(token[number]) for number in numbers))
+    _require(all(isinstance(draft["result"], str) for draft in step["draft"] or []))
     return step
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise TypeError
 
 
 def _steps(result: Generation, tokenizer: Any) -> Iterator[dict[str, Any]]:
     texts = _pieces(result, tokenizer)
-    place = 0
+    place = number = 0
     for number, length in enumerate(_run_lengths(result)):
         kept = int(result.accepted[place : place + length].sum())
         record = None if result.record is None else _read_record(result, number, tokenizer)
@@ -139,6 +166,13 @@ def _steps(result: Generation, tokenizer: Any) -> Iterator[dict[str, Any]]:
             **(record or {"draft": None, "sample_uniform": None, "candidates": None}),
         }
         place += length
+    # A request that failed has a step without tokens.
+    number = number + 1 if place else 0
+    if result.record is not None and number < len(result.record.accepted):
+        record = _read_record(result, number, tokenizer)
+        for draft in record["draft"]:
+            draft["result"] = "untested"
+        yield {"type": "step", "number": number, "emitted": [], **record}
 
 
 def _kind(kept: int, num_drafts: int | None) -> str:
@@ -178,15 +212,15 @@ def _read_record(result: Generation, number: int, tokenizer: Any) -> dict[str, A
     return {
         "draft": [
             {"token": token, "text": _text(tokenizer, token), "target": _plain(target),
-             "draft": _plain(draft), "uniform": uniform}
+             "draft": _plain(draft), "uniform": _plain(uniform)}
             for token, target, draft, uniform in drafts
         ],
-        "sample_uniform": record.sample_uniforms[number].item(),
+        "sample_uniform": _plain(record.sample_uniforms[number].item()),
         "candidates": [
-            {"token": token, "text": _text(tokenizer, token), "draw": draw, "target": target,
-             "draft": draft}
+            {"token": token, "text": _text(tokenizer, token), "draw": _plain(draw),
+             "target": target, "draft": draft}
             for token, draw, target, draft in candidates
-            if draw > 0
+            if token >= 0 and draw != 0
         ],
     }  # fmt: skip
 

@@ -83,7 +83,7 @@ def tune(
         ValueError: If there are no prompts, no tokens or no repeats, or the drafter's length cannot
             be set.
     """
-    if not prompts:
+    if len(prompts) == 0:
         raise ValueError("tune needs at least one prompt, got none; give some of the kind you run.")
     if not is_dataclass(drafter) or "draft_length" not in [one.name for one in fields(drafter)]:
         raise ValueError(
@@ -91,8 +91,8 @@ def tune(
             "has one; tune a drafter that does."
         )
     for name, value in (("max_new_tokens", max_new_tokens), ("repeats", repeats)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be an integer, at least 1, got {value}.")
     longest = drafter.draft_length
     if widths is None:
         is_free = not getattr(drafter, "always_drafts", False)

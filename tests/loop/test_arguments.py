@@ -168,6 +168,21 @@ def test_a_request_for_no_tokens_has_what_was_asked_for():
     assert result.record.candidates.shape == (0, 8)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"stop_ids": [-(2**40)]}, "stop_ids must be a list of token ids, 0 or more"),
+        ({"eos_ids": [-1]}, "eos_ids must be a list of token ids, 0 or more"),
+        ({"logit_bias": {True: 1.0}}, "logit_bias must be for token ids .*True"),
+        ({"log_probs": True}, "log_probs must be an integer .*True"),
+        ({"costs": (1.0, 2.0)}, "costs must be None or StepCosts"),
+    ],
+)
+def test_what_looks_like_a_number_is_refused_too(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        sx.generate(toy.cycle(), [1], **kwargs)
+
+
 class Nothing:
     """A drafter that has nothing to say."""
 

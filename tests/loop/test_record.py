@@ -123,3 +123,66 @@ def test_the_uniforms_are_those_of_the_tests():
     ratios = record.target_probs / np.where(record.draft_probs > 0, record.draft_probs, 1)
     passed = (record.accept_uniforms < ratios) & (record.draft_tokens >= 0)
     np.testing.assert_array_equal(np.cumprod(passed, axis=1).sum(axis=1), record.accepted)
+
+
+def refusals(verify, drafter, **kwargs):
+    """The record's rows of steps in which a token was refused and another drawn, and that token."""
+    [result, _] = run(drafter, verify=verify, temperature=1.0, **kwargs)
+    record, place = result.record, 0
+    for number, kept in enumerate(record.accepted):
+        place += kept
+        if place < len(result.tokens):
+            if kept < np.sum(record.draft_tokens[number] >= 0):
+                yield record, number, kept, result.tokens[place]
+            place += 1
+
+
+def test_a_rule_that_draws_without_the_refused_token():
+    for record, number, kept, drawn in refusals("lossy_thresholds", toy.sampling_drafter(DRAFT)):
+        refused = record.draft_tokens[number, kept]
+        assert drawn != refused
+        draw = dict(
+            zip(record.candidates[number], record.candidate_draw_probs[number], strict=True)
+        )
+        assert draw[refused] == 0
+        np.testing.assert_allclose(sum(draw.values()), 1, rtol=1e-5)
+
+
+def test_the_noise_of_sampled_verification_is_that_of_the_place():
+    found = list(refusals("sampled", toy.sampling_drafter(DRAFT)))
+    assert len(found) > 3
+    for record, number, kept, drawn in found:
+        noise = record.sample_uniforms[number]
+        assert noise == record.accept_uniforms[number, kept]
+        law = np.zeros(8)
+        law[record.candidates[number]] = record.candidate_draw_probs[number]
+        assert np.argmax(np.cumsum(law) > noise) == drawn
+
+
+def test_rules_without_uniforms_have_none():
+    for verify, temperature in (("coupled", 0.7), ("token", 0.0)):
+        record = run(toy.sampling_drafter(DRAFT), temperature, verify=verify)[0].record
+        assert np.isnan(record.sample_uniforms).all()
+        assert np.isnan(record.accept_uniforms[record.draft_tokens >= 0]).all()
+
+
+def own(draft_tokens, draft_probs, target_probs, accept, sample, *, draft_lengths):
+    return sx.verify_token(
+        draft_tokens, draft_probs, target_probs, accept, sample, draft_lengths=draft_lengths
+    )
+
+
+def test_what_somebody_elses_function_draws_from_is_not_known():
+    record = run(toy.sampling_drafter(DRAFT), verify=own)[0].record
+    assert np.isnan(record.candidate_draw_probs[:-1]).all()
+    assert (record.candidate_target_probs[:-1].sum(axis=1) > 0.99).all()
+
+
+def test_where_nothing_was_drawn_there_are_no_candidates():
+    result = sx.generate(
+        toy.cycle(), [0], drafter=toy.perfect_drafter(toy.cycle_logits(), 6), stop_ids=[3],
+        max_new_tokens=30, record=True, adaptive=False,
+    )  # fmt: skip
+    assert result.record.accepted.tolist() == [3]
+    assert (result.record.candidates == -1).all()
+    assert (result.record.candidate_draw_probs == 0).all()

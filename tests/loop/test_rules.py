@@ -75,6 +75,15 @@ def test_settings_of_a_rule_go_with_functools_partial():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rates", [(1.0,) * 15, np.ones(15, np.float32)], ids=["tuple", "array"])
+def test_rates_of_places_go_with_drafts_that_adapt(rates):
+    rule = partial(sx.verify_lossy_synthetic, rates=rates)
+    result = sx.generate(
+        toy.cycle(), list(range(8)) * 2, drafter=sx.NGram(15), verify=rule, max_new_tokens=40
+    )
+    assert result.stats.acceptance_rate == 1
+
+
 def test_a_function_of_ones_own_is_given_what_the_contract_says():
     seen = []
 

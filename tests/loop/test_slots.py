@@ -96,6 +96,25 @@ def test_a_cancelled_request_frees_its_row():
     assert (set(seen), seen.count(2)) == ({0, 1, 2, 3}, 1)
 
 
+def test_who_is_cancelled_at_the_end_of_another_makes_no_token():
+    """Also if it has just taken a row, and if that other ended without a chunk."""
+    stream = sx.stream(toy.cycle(), [[1], [2], [3]], max_new_tokens=[0, 40, 0], slots=1)
+    for chunk in stream:
+        if any(new.request == 0 for new in chunk):
+            stream.cancel(1)
+    results = stream.results()
+    assert [(len(r.tokens), r.stop_reason) for r in results] == [
+        (0, "length"), (0, "cancelled"), (0, "length")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [-1, 4, "a"])
+def test_who_is_not_there_cannot_be_cancelled(number):
+    stream = sx.stream(toy.cycle(), [[0], [1], [2], [3]])
+    with pytest.raises(IndexError, match="request must be from 0 to 3"):
+        stream.cancel(number)
+
+
 def test_every_token_is_handed_out_once_and_in_order():
     made = {i: [] for i in range(NUM)}
     ended = []

@@ -40,7 +40,7 @@ def outcome(result):
     stats = result.stats
     counts = stats.steps, stats.drafted_by_position, stats.accepted_by_position
     arrays = [result.tokens, result.accepted, *result.log_probs, *result.record]
-    return result.stop_reason, counts, [array.tolist() for array in arrays]
+    return result.stop_reason, counts, [np.nan_to_num(array, nan=-1.0).tolist() for array in arrays]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def generate(
     _require(max_ngram >= 1, "--max-ngram", "at least 1", max_ngram)
     if no_draft and (draft_model is not None or draft_head is not None or suffix):
         raise CommandError("a drafter was named, which --no-draft forbids", "leave out one")
+    if tuned and no_draft:
+        raise CommandError("--tuned adapts drafts, which --no-draft forbids", "leave out one")
     if compare and no_draft:
         raise CommandError(
             "--compare runs with and without drafts, which --no-draft forbids",
@@ -197,6 +199,9 @@ def generate(
                 **requested,
             )
 
+    if trace is not None:
+        with usable(trace), trace.open("a"):  # before any work is done
+            pass
     stream = start(drafter, seed)  # complains of the arguments before anything is shown
     result, interrupted = _run(stream, None if as_json else Printer())
     named = None if no_draft else drafter_name(draft_model, draft_head, suffix)

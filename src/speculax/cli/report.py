@@ -37,6 +37,8 @@ def describe_comparison(
     result: sx.Generation, plain: sx.Generation, temperature: float, verify: str
 ) -> str:
     """One line: what plain decoding made, and the speedup over it."""
+    if not len(plain.tokens):
+        return "without speculation: nothing either, so there is nothing to compare"
     if np.array_equal(result.tokens, plain.tokens):
         same = "same text"
     elif verify.startswith("lossy"):

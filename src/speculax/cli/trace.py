@@ -29,6 +29,8 @@ def trace(
         with writing():
             print(_as_text(read))
         return
+    if html.exists() and html.samefile(file):
+        raise CommandError("the page would overwrite the trace", "give it another name")
     with usable(html):
         html.write_text(trace_page(read), "utf-8")
 
@@ -45,7 +47,7 @@ def _as_text(trace: Trace) -> str:
     if trace.end is None:
         lines.append("the file was cut short")
     else:
-        lines.append(f"ended: {trace.end['stop_reason']}")
+        lines.append(f"ended: {_ascii([trace.end['stop_reason']])}")
     return "\n".join(lines)
 
 

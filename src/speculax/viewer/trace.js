@@ -107,6 +107,7 @@
 
   const VERDICTS = { accepted: "accepted", refused: "refused", untested: "unread" };
   const DRAWS = {
+    lossy_thresholds: "the target's law without the refused token",
     token: "max(target - draft, 0), normalised",
     block: "max(P * target - draft, 0), normalised",
   };
@@ -139,8 +140,9 @@
       parts.push(table(title, heads, rows));
     }
     if (step.candidates && step.candidates.length) {
-      const isResidual = step.draft.length > kept && trace.run.verify in DRAWS;
-      const law = isResidual ? DRAWS[trace.run.verify] : "the target's law";
+      const isResidual = (step.draft || []).length > kept && trace.run.verify in DRAWS;
+      const isKnown = step.candidates[0].draw !== null;
+      const law = isResidual ? DRAWS[trace.run.verify] : isKnown ? "the target's law" : "a law of its own";
       const last = step.emitted.at(-1);
       const rows = step.candidates.map((one) => [
         code(one.text, one.token === last.token ? last.kind : ""),

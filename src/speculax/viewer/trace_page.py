@@ -29,7 +29,7 @@ def _about(trace: Trace) -> str:
     parts.append(f"{num} tokens in {len(trace.steps)} steps")
     if run.get("temperature") is not None:
         parts.append(f"temperature {run['temperature']}")
-    parts.append(f"seed {run['seed']}" if run.get("temperature") else "")
+    parts.append(f"seed {run.get('seed')}" if run.get("temperature") else "")
     parts.append("the file was cut short" if trace.end is None else "")
     return ", ".join(part for part in parts if part)
 
