@@ -3,6 +3,7 @@
 from html import escape
 
 from speculax.conformance.report import Failure, Report, Stage
+from speculax.viewer import step_page
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -11,6 +12,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; } td, th { padding: 0.2rem 1rem 0.2rem 0; text-align: left; }
 .ok { color: #176f2c; } .bad { color: #b3261e; font-weight: 600; }
 pre { background: #f4f4f4; padding: 0.7rem; overflow-x: auto; }
+iframe { width: 100%; height: 50rem; border: 1px solid #999; }
 dt { font-weight: 600; } dd { margin: 0 0 0.5rem 1rem; }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #181818; } pre { background: #262626; }
@@ -70,4 +72,11 @@ def _failure(stage: str, failure: Failure) -> str:
         f"<dt>{term}</dt><dd>{escape(text)}</dd>" for term, text in told.items() if text
     )
     snippet = f"<pre>{escape(failure.snippet)}</pre>" if failure.snippet else ""
-    return f"<h2>{escape(stage)}: {escape(failure.what)}</h2><dl>{terms}</dl>{snippet}"
+    picture = ""
+    if failure.step is not None:
+        page = escape(step_page(**failure.step))
+        picture = (
+            "<details><summary>what the rule does with it, to play with</summary>"
+            f'<iframe title="one step" srcdoc="{page}"></iframe></details>'
+        )
+    return f"<h2>{escape(stage)}: {escape(failure.what)}</h2><dl>{terms}</dl>{picture}{snippet}"

@@ -17,6 +17,7 @@ class Failure:
         actual: What came out.
         snippet: Python that shows it when pasted; empty where there is none.
         why: Why it matters, or what to do.
+        step: The arguments of `step_page`, if it is about a step that such a page can show.
     """
 
     what: str
@@ -24,6 +25,7 @@ class Failure:
     actual: str = ""
     snippet: str = ""
     why: str = ""
+    step: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Result(NamedTuple):
         return int(self.num_accepted[b]), self.tokens[b].tolist()
 
 
+MOST_BARS = 8  # tokens of a vocabulary that a page can show
+
 KEYS = set(Result._fields)
 
 
@@ -124,3 +126,24 @@ def snippet(candidate: Candidate, arguments: Arguments, largest: int = 400) -> s
         if value is not None or key == "draft_probs":
             lines.append(f"    {key}={how.array(value)},")
     return how.whole([*lines, ")"])
+
+
+def as_step(rule: str, arguments: Arguments) -> dict[str, Any] | None:
+    """The arguments of `step_page` for a batch of one small row; None if it is something else."""
+    if rule not in ("token", "block") or len(arguments.draft_tokens) != 1:
+        return None
+    ids, draft, target, accept, sample, lengths = arguments.take(0)
+    if draft is None or lengths is not None or target.shape[-1] > MOST_BARS:
+        return None
+    floats = np.concatenate([draft.ravel(), target.ravel(), accept, [sample]])
+    in_vocabulary = (ids >= 0) & (ids < target.shape[-1])
+    if not np.isfinite(floats).all() or not in_vocabulary.all():
+        return None
+    return {
+        "draft_tokens": ids.tolist(),
+        "draft_probs": draft.tolist(),
+        "target_probs": target.tolist(),
+        "accept_uniforms": accept.tolist(),
+        "sample_uniform": float(sample),
+        "rule": rule,
+    }

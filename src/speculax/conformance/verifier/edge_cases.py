@@ -8,7 +8,7 @@ from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import edges
-from speculax.conformance.verifier.call import Arguments, as_text, run, snippet
+from speculax.conformance.verifier.call import Arguments, as_step, as_text, run, snippet
 from speculax.conformance.verifier.edges import FLAT, Case
 from speculax.conformance.verifier.rules import Rule
 
@@ -102,7 +102,7 @@ def check_edges(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
             if one.length is not None and not has_lengths:
                 continue
             checks += 1
-            found = _check(candidate, edge, one, level == "strict", has_lengths)
+            found = _check(candidate, rule, edge, one, level == "strict", has_lengths)
             if found is not None:
                 wrong.append((not demanded(rule, edge, [one], "contract"), found))
         if wrong:
@@ -166,7 +166,7 @@ def _expected(rule: Rule, one: Case) -> list[int]:
 
 
 def _check(
-    candidate: Candidate, edge: str, one: Case, in_batch: bool, has_lengths: bool
+    candidate: Candidate, rule: Rule, edge: str, one: Case, in_batch: bool, has_lengths: bool
 ) -> Failure | None:
     places: list[tuple[str, list[Case], int]] = [("", [one], 0)]
     if in_batch:
@@ -190,5 +190,6 @@ def _check(
                 as_text(*got),
                 snippet(candidate, arguments.row(row) if where == "" else arguments),
                 WHY.get(edge, ""),
+                as_step(rule.name, arguments.row(row)),
             )
     return None

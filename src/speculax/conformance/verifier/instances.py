@@ -12,7 +12,7 @@ from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import oracle
-from speculax.conformance.verifier.call import Arguments, as_text, run, snippet
+from speculax.conformance.verifier.call import Arguments, as_step, as_text, run, snippet
 from speculax.conformance.verifier.rules import Rule
 
 SIZES = [(1, 1, 4), (1, 2, 5), (2, 1, 6), (3, 3, 4), (4, 4, 5), (2, 8, 6)]  # (B, G, V)
@@ -154,6 +154,7 @@ def _wrong(candidate: Candidate, rule: Rule, arguments: Arguments, got: tuple) -
         as_text(*got),
         snippet(candidate, arguments),
         _reason(rule, arguments),
+        as_step(rule.name, arguments),
     )
 
 

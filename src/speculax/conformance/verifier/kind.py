@@ -8,7 +8,7 @@ from speculax.conformance.explain import explain
 from speculax.conformance.kind import Kind, Specimen, as_candidate, fault_of
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import naming
-from speculax.conformance.verifier.call import PARAMETERS, as_text, run, snippet
+from speculax.conformance.verifier.call import PARAMETERS, as_step, as_text, run, snippet
 from speculax.conformance.verifier.edge_cases import check_edges
 from speculax.conformance.verifier.edges import SETTINGS
 from speculax.conformance.verifier.examples import EXAMPLES
@@ -40,6 +40,7 @@ def check_examples(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
                     "; ".join(as_text(*want[b]) for b in rows),
                     "; ".join(as_text(*got.row(b)) for b in rows),
                     snippet(candidate, arguments),
+                    step=as_step(rule.name, arguments.row(wrong[0])),
                 )
             )
     return Outcome(len(EXAMPLES), failures)
