@@ -121,10 +121,12 @@ def _plot(found: Tuning, path: Path) -> None:
     from matplotlib.figure import Figure
 
     widths = found.costs.widths
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    costs, speeds = figure.subplots(1, 2)
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    costs, rates, speeds = figure.subplots(1, 3)
     costs.plot(widths, [1000 * one for one in found.costs.seconds], "o-", color="C0")
     costs.set(xlabel="draft tokens", ylabel="ms a step", ylim=(0, None))
+    rates.plot(range(1, len(found.acceptance) + 1), found.acceptance, "o-", color="C0")
+    rates.set(xlabel="place in the draft", ylabel="holds, if those before did", ylim=(0, 1.02))
     speeds.plot(widths, found.measured, "o-", color="C0", label="measured")
     speeds.plot(widths, found.predicted, "s--", color="C1", label="predicted")
     speeds.axhline(1, color="0.7", linewidth=0.8)
