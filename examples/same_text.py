@@ -15,6 +15,6 @@ for drafter in (None, sx.NGram(7), sx.DraftModel(draft, 2), sx.DraftModel(draft,
         max_new_tokens=64,
         deterministic=True,  # equal bytes, not only equal up to the rounding of logits
     )
-    print(f"{result.stats.steps:3} steps, acceptance rate {result.stats.acceptance_rate:.2f}")
+    print(f"{result.stats.steps:3} steps, {result.stats.accepted} drafts accepted")
     texts.add(result.text)
 assert len(texts) == 1

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+# A page that builds up one file, piece by piece.
+PIECES = "write-the-step.md"
+DOCS = sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name != PIECES)
+PAGES = ["README.md", *(f"docs/{name}" for name in DOCS)]
 
 
 def blocks_of(page: str) -> list[str]:
@@ -16,7 +19,7 @@ def blocks_of(page: str) -> list[str]:
 
 def as_case(page: str, i: int, block: str):
     # Most of the time goes into compiling; what the docs tell of the pair has tests of its own.
-    is_slow = 'load("gemma' in block or (page != "README.md" and 'load("demo-draft' in block)
+    is_slow = 'load("gemma' in block or (page != "README.md" and 'load("demo' in block)
     marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(block, marks=marks, id=f"{page} {i}")
 

@@ -151,7 +151,7 @@ def test_pointing_at_a_token_shows_its_step(show):
         "min(1, target / draft)",
         "max(target - draft, 0)",
         "refused",
-        "unread",
+        "untested",
         "0.250",
         "0.400",
         "0.125",

@@ -45,7 +45,7 @@ def coupled_draw(law: Law | ArrayLike, seeds: ArrayLike, positions: ArrayLike) -
         ValueError: If shapes disagree.
         TypeError: If seeds or positions are not integers.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> law = jnp.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
         >>> first = coupled_draw(law, seeds=7, positions=jnp.array([10, 11]))

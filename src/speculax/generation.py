@@ -158,6 +158,11 @@ def stream(
         ValueError: As `generate`.
         TypeError: As `generate`.
     """
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"model must be a Model, as speculax.load gives one, got {type(model).__name__}; of a "
+            "network of your own make one with speculax.Model(network, params)."
+        )
     prompts = [prompt] if is_single(prompt) else list(prompt)
     requests = read_requests(model, prompts, settings)
     rule = as_rule(verify)

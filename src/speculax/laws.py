@@ -80,7 +80,7 @@ class Law:
         they are used. A drafter that samples from its laws and hands them to a verifier should
         normalise them first; a target's laws are worth it if most of its rows are needed.
 
-        Example:
+        Examples:
             >>> import jax.numpy as jnp
             >>> import speculax as sx
             >>> law = sx.law_from_logits(jnp.zeros((2, 8)), top_k=3).normalize()

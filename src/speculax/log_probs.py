@@ -46,7 +46,7 @@ def log_probs(law: Law | ArrayLike, tokens: ArrayLike) -> LogProbs:
         ValueError: If shapes disagree.
         TypeError: If tokens are not integers.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import speculax as sx
         >>> law = sx.law_from_probs(jnp.array([[0.5, 0.25, 0.25]]), top_p=0.5)

@@ -63,7 +63,7 @@ def law_from_logits(
             range.
         TypeError: If a dtype is of the wrong kind.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import speculax as sx
         >>> law = sx.law_from_logits(jnp.array([[0.0, 3.0, 2.0, 1.0]]), temperature=0.7, top_k=2)
@@ -111,7 +111,7 @@ def law_from_probs(
         ValueError: As `law_from_logits`.
         TypeError: As `law_from_logits`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import speculax as sx
         >>> law = sx.law_from_probs(jnp.array([0.5, 0.5]), ids=jnp.array([7, 3]))

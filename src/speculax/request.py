@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from speculax.flat_laws import SETTINGS
@@ -221,6 +222,10 @@ def _read_ids(model: Model, i: int, prompt: Any) -> np.ndarray:
 def _read_numbers(name: str, values: Any, num: int, number: _Number) -> list:
     """One value for each request, from one value or a list of them."""
     values = [values] * num if np.ndim(values) == 0 else list(values)
+    if any(
+        isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in values
+    ):
+        raise ValueError(f"{name} must be a number, got a key of jax.random; give an integer.")
     values = [value.item() if hasattr(value, "item") else value for value in values]
     _check_count(name, values, num)
     for value in values:

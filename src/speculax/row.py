@@ -282,7 +282,7 @@ class Row:
             self.error = (
                 f"request {self._number}: the model's law at position {self.length + len(given)} "
                 "has NaN, infinity or no mass, so no token can be drawn there; check the weights, "
-                "the prompt and the settings."
+                "the prompt and the settings, a token mask among them."
             )
             return "error"
         last = given[-1] if given else None

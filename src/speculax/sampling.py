@@ -45,7 +45,7 @@ def sample(
         TypeError: If not just one of `uniforms` and `key` is given.
         ValueError: If shapes disagree.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> sample(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.0, 0.9]]), jnp.array([0.5, 0.5])).tolist()
         [1, 2]

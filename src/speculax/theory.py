@@ -30,7 +30,7 @@ def block_efficiency(acceptance_rates: ArrayLike) -> Floats:
     Raises:
         ValueError: If a rate is not in [0, 1], or there is no axis of positions.
 
-    Example:
+    Examples:
         >>> float(block_efficiency([0.5, 0.5, 1.0]))
         2.0
     """
@@ -56,7 +56,7 @@ def iid_block_efficiency(acceptance_rate: ArrayLike, draft_length: ArrayLike) ->
     Raises:
         ValueError: If a rate is not in [0, 1], or a length is negative or not whole.
 
-    Example:
+    Examples:
         >>> float(iid_block_efficiency(0.5, 2))
         1.75
     """
@@ -91,7 +91,7 @@ def mean_accepted_token(ratios: ArrayLike) -> Floats:
     Raises:
         ValueError: If a ratio is negative or not finite, or there is no axis of positions.
 
-    Example:
+    Examples:
         Two tokens, target (1/3, 2/3), drafter (2/3, 1/3): the four drafts of length 2.
 
         >>> ratios = [[0.5, 0.5], [0.5, 2.0], [2.0, 0.5], [2.0, 2.0]]
@@ -121,7 +121,7 @@ def mean_accepted_block(ratios: ArrayLike) -> Floats:
     Raises:
         ValueError: If a ratio is negative or not finite, or there is no axis of positions.
 
-    Example:
+    Examples:
         >>> ratios = [[0.5, 0.5], [0.5, 2.0], [2.0, 0.5], [2.0, 2.0]]
         >>> mean_accepted_block(ratios).tolist()
         [0.75, 1.5, 1.5, 2.0]
@@ -150,7 +150,7 @@ def mean_accepted_sampled(target_probs: ArrayLike) -> Floats:
     Raises:
         ValueError: If a probability is not in [0, 1], or there is no axis of positions.
 
-    Example:
+    Examples:
         >>> float(mean_accepted_sampled([0.5, 0.5]))
         0.75
     """
@@ -184,7 +184,7 @@ def speedup(
         ValueError: If a rate is not in [0, 1], a cost is negative or not finite, a step is free or
             there is none, or shapes disagree.
 
-    Example:
+    Examples:
         >>> speedup(0.5, step_costs=[1.0, 1.0, 1.25], draft_cost=0.25).tolist()
         [1.0, 1.2, 1.0]
     """
@@ -230,7 +230,7 @@ def best_draft_length(
     Raises:
         ValueError: As `speedup`.
 
-    Example:
+    Examples:
         >>> int(best_draft_length(0.5, step_costs=[1.0, 1.0, 1.25], draft_cost=0.25))
         1
     """

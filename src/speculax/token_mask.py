@@ -69,11 +69,16 @@ class MaskedRows:
             new = from_pytree(mask).advance(state, jnp.maximum(token, 0))
             return jax.tree.map(partial(jnp.where, is_shown & (token >= 0)), new, state)
 
-        return jax.vmap(one, (self._axis, 0, 0, 0))(self.masks, states, tokens, is_shown)
+        axes, size = (self._axis, 0, 0, 0), self.is_used.shape[0]
+        return jax.vmap(one, axes, axis_size=size)(self.masks, states, tokens, is_shown)
 
     def allowed(self, states: Any) -> jax.Array:
         """Which tokens may come next: bool (B, V), all where a row has no mask."""
-        read = jax.vmap(lambda mask, state: from_pytree(mask).allowed(state), (self._axis, 0))
+        read = jax.vmap(
+            lambda mask, state: from_pytree(mask).allowed(state),
+            (self._axis, 0),
+            axis_size=self.is_used.shape[0],
+        )
         return read(self.masks, states) | ~self.is_used[:, None]
 
     @property

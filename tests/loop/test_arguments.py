@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -176,11 +177,18 @@ def test_a_request_for_no_tokens_has_what_was_asked_for():
         ({"logit_bias": {True: 1.0}}, "logit_bias must be for token ids .*True"),
         ({"log_probs": True}, "log_probs must be an integer .*True"),
         ({"costs": (1.0, 2.0)}, "costs must be None or StepCosts"),
+        ({"seed": jax.random.key(0)}, "seed must be a number, got a key"),
     ],
 )
 def test_what_looks_like_a_number_is_refused_too(kwargs, message):
     with pytest.raises(ValueError, match=message):
         sx.generate(toy.cycle(), [1], **kwargs)
+
+
+@pytest.mark.parametrize("model", ["demo", toy.Markov()], ids=["name", "network"])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(ValueError, match="model must be a Model, as "):
+        sx.generate(model, [1])
 
 
 class Nothing:

@@ -274,6 +274,29 @@ def test_a_mask_of_another_vocabulary_is_refused(mask):
         sx.generate(TARGET, [[1]], token_mask=mask)
 
 
+@dataclass(frozen=True)
+class Only:
+    """A mask without a state."""
+
+    tokens: tuple[int, ...]
+
+    def init(self):
+        return ()
+
+    def advance(self, state, token):
+        return state
+
+    def allowed(self, state):
+        return jnp.isin(jnp.arange(V), jnp.array(self.tokens))
+
+
+def test_a_mask_needs_no_state():
+    result = sx.generate(
+        TARGET, [1], token_mask=Only((5, 6)), drafter=sx.NGram(3), temperature=1.0, seed=0
+    )
+    assert set(result.tokens.tolist()) == {5, 6}
+
+
 class PythonsNumbers(Rising):
     def init(self):
         return 0

@@ -66,8 +66,8 @@ def kept_costs(
     costs = sx.load_costs(target, drafter, verify=verify, temperature=temperature)
     if costs is None:
         raise CommandError(
-            "--tuned needs costs of this model, drafter and rule on this machine, at temperature 0 "
-            "or above as it is, and there are none",
-            "run speculax tune with the same options first",
+            "--tuned needs costs of this model, drafter and rule on this machine, and there are "
+            f"none at temperature {'0' if temperature == 0 else 'above 0'}",
+            "run speculax tune with the same --model, drafter, --verify and --temperature first",
         )
     return costs

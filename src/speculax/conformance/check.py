@@ -55,7 +55,7 @@ def check(
     Raises:
         MisuseError: If there is no such function, kind, rule or level.
 
-    Example:
+    Examples:
         >>> report = check("speculax:verify_token", level="strict")  # doctest: +SKIP
         >>> report.passed  # doctest: +SKIP
         True

@@ -45,7 +45,7 @@ def forward_kl(target_logits: jax.Array, draft_logits: jax.Array) -> jax.Array:
     Returns:
         (...), natural logarithms, at least 0.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> round(float(forward_kl(jnp.log(jnp.array([0.5, 0.5])), jnp.zeros(2))), 6)
         0.0

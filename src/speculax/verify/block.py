@@ -74,7 +74,7 @@ def verify_block(
         ValueError: If shapes disagree.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
-    Example:
+    Examples:
         Token verification refuses the first token at 0.9; block verification keeps it, because the
         second is likelier than drafted.
 

@@ -53,7 +53,7 @@ def verify_coupled(
         ValueError: If shapes disagree.
         TypeError: If ids, seeds or positions are not integers, or probabilities not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import speculax as sx
         >>> target = jnp.array([[[0.4, 0.3, 0.3], [0.3, 0.4, 0.3]]])

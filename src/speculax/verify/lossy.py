@@ -189,7 +189,7 @@ def verify_lossy_synthetic(
         ValueError: If shapes disagree, or rates on the host are out of range.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> verdict = verify_lossy_synthetic(
         ...     jnp.array([[1, 1]]), None, jnp.full((1, 3, 2), 0.5), jnp.array([[0.7, 0.7]]),

@@ -70,7 +70,7 @@ def verify_ragged(
         ValueError: If shapes disagree, or the rule is not known.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> verdict = verify_ragged(
         ...     draft_tokens=jnp.array([1, 0, 1]),

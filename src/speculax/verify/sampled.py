@@ -59,7 +59,7 @@ def verify_sampled(
         ValueError: If shapes disagree.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> target = jnp.array([[[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]])
         >>> verdict = verify_sampled(

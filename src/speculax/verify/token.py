@@ -66,7 +66,7 @@ def verify_token(
         ValueError: If shapes disagree.
         TypeError: If ids are not integers, or probabilities or uniforms not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> verdict = verify_token(
         ...     draft_tokens=jnp.array([[3, 2]]),

@@ -105,7 +105,7 @@
     return data;
   };
 
-  const VERDICTS = { accepted: "accepted", refused: "refused", untested: "unread" };
+  const VERDICTS = { accepted: "accepted", refused: "refused", untested: "untested" };
   const DRAWS = {
     lossy_thresholds: "the target's law without the refused token",
     token: "max(target - draft, 0), normalised",
