@@ -8,12 +8,14 @@ import numpy as np
 
 from speculax.draft_length import StepCosts
 from speculax.drafting import Drafter, check_drafter
+from speculax.models.check import check_model, check_network
 from speculax.models.model import Model
 from speculax.request import Prompt, Request, Settings, is_single, read_eos_ids, read_requests
 from speculax.row import Generation, NewTokens
 from speculax.rules import as_rule
 from speculax.scheduler import Options, make_rows, run
 
+STEP_WIDTH = 8  # tokens that a step reads if it is deterministic, if not said otherwise
 MOST_ROWS = 8  # at once, if not said otherwise
 MOST_TOP = 1024  # likeliest tokens reported: a chunk keeps them for all its steps
 
@@ -110,7 +112,7 @@ def stream(
     eos_ids: Sequence[int] | None = None,
     slots: int | None = None,
     deterministic: bool = False,
-    step_width: int = 8,
+    step_width: int = STEP_WIDTH,
     max_length: int | None = None,
     log_probs: int | None = None,
     record: bool = False,
@@ -158,11 +160,7 @@ def stream(
         ValueError: As `generate`.
         TypeError: As `generate`.
     """
-    if not isinstance(model, Model):
-        raise ValueError(
-            f"model must be a Model, as speculax.load gives one, got {type(model).__name__}; of a "
-            "network of your own make one with speculax.Model(network, params)."
-        )
+    check_model(model)
     prompts = [prompt] if is_single(prompt) else list(prompt)
     requests = read_requests(model, prompts, settings)
     rule = as_rule(verify)
@@ -200,6 +198,8 @@ def stream(
         is_adaptive=adaptive,
         costs=costs,
     )
+    if requests:
+        check_network(model)
     return Stream(model, requests, options)
 
 

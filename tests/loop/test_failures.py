@@ -6,6 +6,7 @@ batch. And the other way round: laws that nobody needs disturbing anybody.
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -40,6 +41,49 @@ def run(model, prompts, temperature, drafter=DRAFTER, num_new=12):
         seed=0,
         eos_ids=(EOS,),
     )
+
+
+class Recurrent(toy.Markov):
+    """A network whose cache cannot be cut back: it says so."""
+
+    def keep(self, cache, lengths):
+        raise NotImplementedError("this cache cannot be cut back")
+
+
+class Flat(toy.Markov):
+    def score(self, params, tokens, positions, cache, mask=None):
+        hidden, cache = super().score(params, tokens, positions, cache)
+        return hidden[:, 0], cache
+
+
+class Narrow(toy.Markov):
+    def head(self, params, hidden):
+        return super().head(params, hidden).astype(jnp.bfloat16)
+
+
+class Forgetful(toy.Markov):
+    def keep(self, cache, lengths):
+        return None
+
+
+def test_a_cache_that_cannot_be_cut_back_is_an_error():
+    with pytest.raises(NotImplementedError, match="cannot be cut back"):
+        sx.generate(toy.model(Recurrent(), toy.cycle_logits()), [1], drafter=DRAFTER)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Flat(), r"score of .* must give hidden states \(B, T, D\), .* gives int32\[1\]"),
+        (Narrow(), r"head of .* must give float32 .* gives bfloat16\[1, 2, 8\]"),
+        (toy.Markov(vocab_size=7), r"head of .* \(B, T, vocab_size\), .* float32\[1, 2, 8\]"),
+        (Forgetful(), r"keep of .* must give a cache like that of init_cache, .* gives None"),
+    ],
+    ids=["hidden states", "type of logits", "vocabulary", "cache"],
+)
+def test_a_network_that_gives_something_else_is_refused(network, message):
+    with pytest.raises(ValueError, match=message):
+        sx.generate(toy.model(network, toy.cycle_logits()), [1])
 
 
 @GREEDY_AND_SAMPLED

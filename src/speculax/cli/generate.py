@@ -27,6 +27,7 @@ from speculax.cli.interrupt import check
 from speculax.cli.printer import Printer, say
 from speculax.cli.prompt_text import read_prompt
 from speculax.cli.report import as_json as to_json, describe, describe_comparison
+from speculax.generation import STEP_WIDTH
 from speculax.models.load import cache_directory
 from speculax.request import NUMBERS
 from speculax.rules import RULES, as_rule
@@ -230,7 +231,7 @@ def generate(
             "deterministic": deterministic,
             **requested,
             "logit_bias": logit_bias or [],  # as given: JSON has no infinity
-            "draft_length": drafter.draft_length if drafter else draft_length,
+            "draft_length": _asked_length(drafter, draft_length, deterministic),
             "max_ngram": max_ngram,
         }
         shown = json.dumps(to_json(result, plain, settings), allow_nan=False)
@@ -242,6 +243,15 @@ def generate(
             say(describe_comparison(result, plain, temperature, verify))
     if interrupted:
         raise typer.Exit(130)
+
+
+def _asked_length(
+    drafter: sx.Drafter | None, draft_length: int | None, deterministic: bool
+) -> int | None:
+    """The most draft tokens of a step; one less than its width if that is fixed."""
+    if drafter is None:
+        return draft_length
+    return min(drafter.draft_length, STEP_WIDTH - 1) if deterministic else drafter.draft_length
 
 
 def _read_bias(given: list[str]) -> dict[int, float]:
