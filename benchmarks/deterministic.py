@@ -101,22 +101,29 @@ def interleaved(ways: dict[str, Callable[[], float]], repeats: int) -> dict[str,
     return {name: float(np.median(some)) for name, some in measures.items()}
 
 
+def run_plain(
+    model: sx.Model, prompts: Sequence[str], rows: int, is_fixed: bool
+) -> list[sx.Generation]:
+    """Continue each prompt by 64 tokens without drafts."""
+    return sx.generate(
+        model,
+        list(prompts),
+        temperature=0.8,
+        seed=1,
+        max_new_tokens=64,
+        max_length=200,
+        eos_ids=(),
+        slots=rows,
+        deterministic=is_fixed,
+    )
+
+
 def compare_cost(model: sx.Model, prompts: Sequence[str], repeats: int) -> None:
     """Print the time of a plain step at one width over that of an ordinary one."""
     for rows in (1, 4):
 
         def step_seconds(is_fixed: bool, rows: int = rows) -> float:
-            results = sx.generate(
-                model,
-                list(prompts[:rows]),
-                temperature=0.8,
-                seed=1,
-                max_new_tokens=64,
-                max_length=200,
-                eos_ids=(),
-                slots=rows,
-                deterministic=is_fixed,
-            )
+            results = run_plain(model, prompts[:rows], rows, is_fixed)
             return max(r.stats.decode_seconds / r.stats.steps for r in results)
 
         seconds = interleaved(
@@ -135,16 +142,7 @@ def compare_rows(model: sx.Model, prompts: Sequence[str], repeats: int) -> None:
 
     def tokens_per_second(rows: int) -> float:
         start = time.perf_counter()
-        results = sx.generate(
-            model,
-            [prompt for prompt in prompts for _ in range(2)],
-            temperature=0.8,
-            seed=1,
-            max_new_tokens=64,
-            max_length=200,
-            eos_ids=(),
-            slots=rows,
-        )
+        results = run_plain(model, [prompt for prompt in prompts for _ in range(2)], rows, False)
         return sum(len(r.tokens) for r in results) / (time.perf_counter() - start)
 
     rates = interleaved(

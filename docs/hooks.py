@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from speculax.conformance.verifier.call import as_step
+from speculax.conformance.verifier.examples import EXAMPLES
 from speculax.viewer import step_page
 
 ROOT = Path(__file__).parents[1]
@@ -25,15 +27,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """The page of one step, with the README's example in it."""
-    # As in the first block of the README, which tests hold to be the contract's example.
-    page = step_page(
-        draft_tokens=[3, 2],
-        draft_probs=[[0.2, 0.59, 0.04, 0.17], [0.12, 0.43, 0.42, 0.03]],
-        target_probs=[[0.04, 0.44, 0.24, 0.28], [0.27, 0.36, 0.23, 0.14], [0.19, 0.34, 0.07, 0.4]],
-        accept_uniforms=[0.27, 0.79],
-        sample_uniform=0.92,
-    )
+    """The page of one step, with the contract's first example in it."""
+    example, _ = EXAMPLES[0]
+    page = step_page(**as_step("token", example))
     (Path(config["site_dir"]) / "one-step-page.html").write_text(page, "utf-8")
 
 

@@ -1,6 +1,7 @@
 """What a rule saw in a step, and what the step's last token was drawn from; for a record of it."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,25 @@ class Judged(NamedTuple):
     draw_probs: jax.Array
     target_probs: jax.Array
     draft_probs: jax.Array
+
+
+def blank_judged(zeros: Callable[..., Any], num_drafts: int, vocab_size: int) -> Judged:
+    """That of no step yet, of arrays that `zeros(*shape, dtype=float32)` makes.
+
+    Their shapes are behind its own leading axes, in place of B.
+    """
+    drafts, candidates = (num_drafts,), (min(NUM_CANDIDATES, vocab_size),)
+    return Judged(
+        draft_tokens=zeros(*drafts, dtype=jnp.int32),
+        target_log_probs=zeros(*drafts),
+        draft_log_probs=zeros(*drafts),
+        accept_uniforms=zeros(*drafts),
+        sample_uniforms=zeros(),
+        candidates=zeros(*candidates, dtype=jnp.int32),
+        draw_probs=zeros(*candidates),
+        target_probs=zeros(*candidates),
+        draft_probs=zeros(*candidates),
+    )
 
 
 def look_into(rule: Rule, step: Step, draft: Draft, law: Law, num_accepted: jax.Array) -> Judged:

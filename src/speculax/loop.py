@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from speculax.batching import write_rows
 from speculax.drafting import Round, Target
-from speculax.judged import NUM_CANDIDATES, Judged, look_into
+from speculax.judged import Judged, blank_judged, look_into
 from speculax.laws import Law
 from speculax.log_probs import log_probs, top_log_probs
 from speculax.make_law import law_from_logits
@@ -310,18 +310,7 @@ def _blank_steps(batch: int, vocab_size: int, plan: Plan) -> Steps:
         top = zeros(places, plan.num_top)
         log_probs = TokenLogProbs(zeros(places), zeros(places), top.astype(jnp.int32), top)
     if plan.is_recorded:
-        several, some = zeros(plan.width), zeros(min(NUM_CANDIDATES, vocab_size))
-        judged = Judged(
-            draft_tokens=several.astype(jnp.int32),
-            target_log_probs=several,
-            draft_log_probs=several,
-            accept_uniforms=several,
-            sample_uniforms=zeros(),
-            candidates=some.astype(jnp.int32),
-            draw_probs=some,
-            target_probs=some,
-            draft_probs=some,
-        )
+        judged = blank_judged(zeros, plan.width, vocab_size)
     return Steps(
         live=zeros(dtype=bool),
         tokens=zeros(places, dtype=jnp.int32),

@@ -20,6 +20,7 @@ from speculax.intervals import ratio_of_sums
 from speculax.models.model import Model
 from speculax.prompt_file import NamedPrompt
 from speculax.rules import as_rule
+from speculax.tuning import check_counts
 
 _FORMAT = 1
 
@@ -112,9 +113,7 @@ def measure(
     Raises:
         ValueError: If there are no tokens or no repeats, or as `generate`.
     """
-    for name, value in (("max_new_tokens", max_new_tokens), ("repeats", repeats)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+    check_counts(max_new_tokens=max_new_tokens, repeats=repeats)
     rule = as_rule(verify)
     must_be_same = rule.is_keyed or (temperature == 0 and rule.becomes_greedy)
 

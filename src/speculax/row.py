@@ -8,7 +8,7 @@ import numpy as np
 
 from speculax.clock import Clock
 from speculax.draft_length import DraftLength
-from speculax.judged import NUM_CANDIDATES, Judged
+from speculax.judged import Judged, blank_judged
 from speculax.loop import Report, TokenLogProbs
 from speculax.models.model import Model
 from speculax.models.tokenizer import text_stream
@@ -131,29 +131,8 @@ class Reported(NamedTuple):
         """Those of no tokens, if there are to be any."""
         if self.num_top is None:
             return []
-        none, top = np.zeros(0, np.float32), np.zeros((0, self.num_top), np.float32)
-        return [TokenLogProbs(none, none, top.astype(np.int32), top)]
-
-    def no_record(self) -> list[Record]:
-        """That of no steps, if there is to be one."""
-        if not self.is_recorded:
-            return []
-        none, drafts = np.zeros(0, np.float32), np.zeros((0, self.most_drafts), np.float32)
-        candidates = np.zeros((0, min(NUM_CANDIDATES, self.vocab_size)), np.float32)
-        return [
-            Record(
-                draft_tokens=drafts.astype(np.int32),
-                target_probs=drafts,
-                draft_probs=drafts,
-                accept_uniforms=drafts,
-                sample_uniforms=none,
-                accepted=none.astype(np.int32),
-                candidates=candidates.astype(np.int32),
-                candidate_draw_probs=candidates,
-                candidate_target_probs=candidates,
-                candidate_draft_probs=candidates,
-            )
-        ]
+        tokens = _none(self.num_top, dtype=np.int32)
+        return [TokenLogProbs(_none(), _none(), tokens, _none(self.num_top))]
 
 
 class Row:
@@ -173,7 +152,7 @@ class Row:
         model: Model,
         eos_ids: tuple[int, ...],
         draft_length: DraftLength,
-        reported: "Reported",
+        reported: Reported,
     ) -> None:
         self.request = request
         self.draft_length = draft_length
@@ -185,11 +164,15 @@ class Row:
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._accepted: list[bool] = []
-        self._log_probs = reported.no_log_probs()
-        self._records = reported.no_record()
         self._has_ended = False
         self._num_steps = 0
         self._by_place = np.zeros((3, reported.most_drafts), int)  # drafted, accepted, tested
+        self._log_probs = reported.no_log_probs()
+        self._records: list[Record] = []
+        if reported.is_recorded:
+            blank = blank_judged(_none, reported.most_drafts, reported.vocab_size)
+            no_steps = _none(dtype=np.int32)
+            self._records = [self._record(blank, no_steps, no_steps, no_steps > 0)]
         self._prefill = self._decode = self._compile = self._host = 0.0
         self._first_token = math.nan
 
@@ -354,6 +337,10 @@ class Row:
             log_probs=_join(self._log_probs),
             record=_join(self._records),
         )
+
+
+def _none(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.zeros((0, *shape), dtype)
 
 
 def _join(parts: list[Any]) -> Any:

@@ -132,28 +132,31 @@ class _Dense(NamedTuple):
         return {"num_accepted": num_accepted, "tokens": jnp.where(is_made, tokens, NO_TOKEN)}
 
 
-_LOSSY = {
-    "lossy_typical": verify_lossy_typical,
-    "lossy_thresholds": verify_lossy_thresholds,
-    "lossy_top_k": verify_lossy_top_k,
-    "lossy_synthetic": verify_lossy_synthetic,
-}
+def _lossy(name: str, verify: Callable[..., Verdict], **kwargs: Any) -> Rule:
+    return Rule(name, _Given(verify), becomes_greedy=False, **kwargs)
+
+
 RULES = {
     "token": Rule("token", _token, reads_draft=True, draws="residual"),
     "block": Rule("block", _block, reads_draft=True, draws="block residual"),
     "greedy": Rule("greedy", _greedy, is_greedy=True),
     "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
     "sampled": Rule("sampled", _sampled, is_keyed=True),
-    **{name: Rule(name, _Given(verify), becomes_greedy=False) for name, verify in _LOSSY.items()},
+    "lossy_typical": _lossy("lossy_typical", verify_lossy_typical),
+    "lossy_thresholds": _lossy("lossy_thresholds", verify_lossy_thresholds, draws="target without"),
+    "lossy_top_k": _lossy("lossy_top_k", verify_lossy_top_k),
+    "lossy_synthetic": _lossy("lossy_synthetic", verify_lossy_synthetic),
 }
-RULES["lossy_thresholds"] = RULES["lossy_thresholds"]._replace(draws="target without")
 _FUNCTIONS = {
     verify_token: RULES["token"],
     verify_block: RULES["block"],
     verify_greedy: RULES["greedy"],
     verify_coupled: RULES["coupled"],
     verify_sampled: RULES["sampled"],
-    **{verify: RULES[name] for name, verify in _LOSSY.items()},
+    verify_lossy_typical: RULES["lossy_typical"],
+    verify_lossy_thresholds: RULES["lossy_thresholds"],
+    verify_lossy_top_k: RULES["lossy_top_k"],
+    verify_lossy_synthetic: RULES["lossy_synthetic"],
 }
 
 

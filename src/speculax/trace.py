@@ -6,12 +6,12 @@ docs/trace.md. A version is MAJOR.MINOR: a reader takes later minors, which only
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from speculax.json_numbers import finite
 from speculax.models.tokenizer import text_stream
 from speculax.row import Generation
 
@@ -49,7 +49,7 @@ def make_trace(result: Generation, tokenizer: Any, run: dict[str, Any]) -> Trace
         "type": "end",
         "stop_reason": result.stop_reason,
         "error": result.error,
-        "stats": {name: _plain(value) for name, value in stats.items()},
+        "stats": {name: finite(value) for name, value in stats.items()},
     }
     return Trace(head | run | {"seed": result.seed}, list(_steps(result, tokenizer)), end)
 
@@ -143,19 +143,20 @@ def _require(condition: bool) -> None:
 
 def _steps(result: Generation, tokenizer: Any) -> Iterator[dict[str, Any]]:
     texts = _pieces(result, tokenizer)
-    place = number = 0
-    for number, length in enumerate(_run_lengths(result)):
+    lengths = list(_run_lengths(result))
+    if result.record is not None:  # a request that failed has a step without tokens
+        lengths += [0] * (len(result.record.accepted) - len(lengths))
+    place = 0
+    for number, length in enumerate(lengths):
         kept = int(result.accepted[place : place + length].sum())
         record = None if result.record is None else _read_record(result, number, tokenizer)
         num_drafts = None if record is None else len(record["draft"])
-        is_cut = kept == length  # it ended at an accepted draft: nothing was drawn
+        is_cut = kept == length  # nothing was drawn
         kinds = ["accepted"] * kept + [_kind(kept, num_drafts)] * (length - kept)
         if record is not None:
             for i, draft in enumerate(record["draft"]):
                 is_tested = i == kept and not is_cut
                 draft["result"] = "accepted" if i < kept else "refused" if is_tested else "untested"
-            if is_cut:
-                record |= {"sample_uniform": None, "candidates": []}
         yield {
             "type": "step",
             "number": number,
@@ -166,13 +167,6 @@ def _steps(result: Generation, tokenizer: Any) -> Iterator[dict[str, Any]]:
             **(record or {"draft": None, "sample_uniform": None, "candidates": None}),
         }
         place += length
-    # A request that failed has a step without tokens.
-    number = number + 1 if place else 0
-    if result.record is not None and number < len(result.record.accepted):
-        record = _read_record(result, number, tokenizer)
-        for draft in record["draft"]:
-            draft["result"] = "untested"
-        yield {"type": "step", "number": number, "emitted": [], **record}
 
 
 def _kind(kept: int, num_drafts: int | None) -> str:
@@ -211,13 +205,13 @@ def _read_record(result: Generation, number: int, tokenizer: Any) -> dict[str, A
     candidates = zip(*(getattr(record, name)[number].tolist() for name in names), strict=True)
     return {
         "draft": [
-            {"token": token, "text": _text(tokenizer, token), "target": _plain(target),
-             "draft": _plain(draft), "uniform": _plain(uniform)}
+            {"token": token, "text": _text(tokenizer, token), "target": finite(target),
+             "draft": finite(draft), "uniform": finite(uniform)}
             for token, target, draft, uniform in drafts
         ],
-        "sample_uniform": _plain(record.sample_uniforms[number].item()),
+        "sample_uniform": finite(record.sample_uniforms[number].item()),
         "candidates": [
-            {"token": token, "text": _text(tokenizer, token), "draw": _plain(draw),
+            {"token": token, "text": _text(tokenizer, token), "draw": finite(draw),
              "target": target, "draft": draft}
             for token, draw, target, draft in candidates
             if token >= 0 and draw != 0
@@ -242,10 +236,3 @@ def _pieces(result: Generation, tokenizer: Any) -> Sequence[str]:
 
 def _text(tokenizer: Any, token: int) -> str:
     return f" {token}" if tokenizer is None else tokenizer.decode([token])
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: what is not a number is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value

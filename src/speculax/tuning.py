@@ -90,9 +90,7 @@ def tune(
             f"tune sets the draft_length of a dataclass, and {type(drafter).__name__} is none that "
             "has one; tune a drafter that does."
         )
-    for name, value in (("max_new_tokens", max_new_tokens), ("repeats", repeats)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be an integer, at least 1, got {value}.")
+    check_counts(max_new_tokens=max_new_tokens, repeats=repeats)
     longest = drafter.draft_length
     if widths is None:
         is_free = not getattr(drafter, "always_drafts", False)
@@ -148,6 +146,13 @@ def tune(
         predicted=tuple(float(expected[width] / costs.of(width)) for width in widths),
         measured=tuple(token_seconds[0] / one for one in token_seconds),
     )
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ValueError, by name, unless all are integers of at least 1."""
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be an integer, at least 1, got {value}.")
 
 
 def save_costs(

@@ -25,6 +25,9 @@ DraftLengthOption = Annotated[
         help="Most tokens drafted in a step.", show_default="15; 4 with a model, 2 with a head"
     ),
 ]
+TunedOption = Annotated[
+    bool, typer.Option("--tuned", help="Adapt draft lengths to the costs that tune has measured.")
+]
 
 
 def choose_drafter(

@@ -47,6 +47,15 @@ def usable(path: object) -> Iterator[None]:
 
 
 @contextmanager
+def readable(path: object) -> Iterator[None]:
+    """Report that a file a person named cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}", "check the path") from None
+
+
+@contextmanager
 def writing() -> Iterator[None]:
     """Report that stdout takes no more, except that its reader left."""
     try:

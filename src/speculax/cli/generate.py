@@ -18,6 +18,7 @@ from speculax.cli.drafter import (
     DraftLengthOption,
     DraftModelOption,
     SuffixOption,
+    TunedOption,
     choose_drafter,
     drafter_name,
     kept_costs,
@@ -107,10 +108,7 @@ def generate(
             "the same bytes with drafts and without.",
         ),
     ] = False,
-    tuned: Annotated[
-        bool,
-        typer.Option("--tuned", help="Adapt draft lengths to the costs that tune has measured."),
-    ] = False,
+    tuned: TunedOption = False,
     seed: Annotated[
         int | None, typer.Option(help="Makes a sampled text repeatable.", show_default="fresh")
     ] = None,
@@ -174,7 +172,7 @@ def generate(
 
     _keep_compiled_programs()
     with mendable(ValueError, _SEE_HELP):
-        as_rule(verify)
+        rule = as_rule(verify)
     target = sx.load(model)
     drafter = None
     if not no_draft:
@@ -210,7 +208,7 @@ def generate(
         about = {
             "model": model,
             "drafter": named,
-            "verify": verify if temperature > 0 or verify.startswith("lossy") else "greedy",
+            "verify": "greedy" if temperature == 0 and rule.becomes_greedy else verify,
             "temperature": temperature,
             "prompt": text,
         }

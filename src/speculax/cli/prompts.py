@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-from speculax.cli.errors import CommandError, mendable
+from speculax.cli.errors import mendable, readable
 from speculax.prompt_file import NamedPrompt, read_prompts
 
 
 def read_named_prompts(path: Path, command: str) -> list[NamedPrompt]:
     """See `read_prompts`."""
-    try:
-        with mendable(ValueError, f"see speculax {command} --help"):
-            return read_prompts(path)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}", "check the path") from None
+    with readable(path), mendable(ValueError, f"see speculax {command} --help"):
+        return read_prompts(path)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import speculax as sx
+from speculax.json_numbers import finite
 
 
 def describe(result: sx.Generation, temperature: float) -> str:
@@ -71,7 +72,7 @@ def as_json(
     }
     if plain is not None:
         shown["comparison"] = {
-            "speedup": _finite(_speedup(result, plain)),
+            "speedup": finite(_speedup(result, plain)),
             "same_text": np.array_equal(result.tokens, plain.tokens),
             "compared": "tokens per second of decoding; one request, both runs warm",
             "stats": _stats_as_json(plain.stats),
@@ -84,19 +85,11 @@ def _log_probs_as_json(log_probs: sx.TokenLogProbs | None) -> dict[str, Any] | N
         return None
     shown = {name: part.tolist() for name, part in log_probs._asdict().items()}
     for name in ("model", "sampled"):  # -inf where the law leaves a token out
-        shown[name] = [_finite(x) for x in shown[name]]
+        shown[name] = finite(shown[name])
     return shown
 
 
 def _stats_as_json(stats: sx.Stats) -> dict[str, Any]:
     rates = ("acceptance_rate", "block_efficiency", "tokens_per_second", "acceptance_by_position")
     shown = dataclasses.asdict(stats) | {name: getattr(stats, name) for name in rates}
-    return {
-        name: [_finite(x) for x in value] if isinstance(value, tuple) else _finite(value)
-        for name, value in shown.items()
-    }
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no NaN: a rate of nothing is null."""
-    return value if math.isfinite(value) else None
+    return {name: finite(value) for name, value in shown.items()}

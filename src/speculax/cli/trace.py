@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from speculax.cli.errors import CommandError, mendable, reported, usable, writing
+from speculax.cli.errors import CommandError, mendable, readable, reported, usable, writing
 from speculax.trace import Trace, read_trace
 from speculax.viewer import trace_page
 
@@ -20,11 +20,8 @@ def trace(
     ] = None,
 ) -> None:
     """Show the steps of a run: in the terminal, or as a page."""
-    try:
-        with mendable(ValueError, "speculax generate --trace FILE writes one"):
-            read = read_trace(file)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be read: {error.strerror}", "check the path") from None
+    with readable(file), mendable(ValueError, "speculax generate --trace FILE writes one"):
+        read = read_trace(file)
     if html is None:
         with writing():
             print(_as_text(read))

@@ -20,6 +20,7 @@ from speculax.cli.drafter import (
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.interrupt import check
 from speculax.cli.prompts import read_named_prompts
+from speculax.json_numbers import finite
 from speculax.tuning import Tuning, save_costs
 
 _SEE_HELP = "see speculax tune --help"
@@ -104,8 +105,8 @@ def _as_text(found: Tuning) -> str:
 
 
 def _as_json(found: Tuning) -> str:
-    rates = [None if rate != rate else rate for rate in found.acceptance]  # JSON has no NaN
-    return json.dumps(asdict(found) | {"acceptance": rates}, allow_nan=False)
+    rates = {"acceptance": finite(found.acceptance)}
+    return json.dumps(asdict(found) | rates, allow_nan=False)
 
 
 def _need_matplotlib() -> None:

@@ -50,7 +50,7 @@ const judge = (one, rule) => {
 
 (() => {
   const find = (id) => document.getElementById(id);
-  const first = JSON.parse(find("case").textContent);
+  const first = JSON.parse(find("step").textContent);
   let one = structuredClone(first);
   const make = (tag, className, text) => {
     const element = document.createElement(tag);

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from speculax.viewer.template import as_script, fill
+from speculax.viewer.template import make_page
 
 
 def step_page(
@@ -36,4 +36,5 @@ def step_page(
         "rule": rule,
     }
     told = ", ".join(f"{name}: {value}" for name, value in case.items())
-    return fill("step", {"<!--CASE-TEXT-->": html.escape(told), "<!--CASE-->": as_script(case)})
+    title = "One step of speculative decoding"
+    return make_page("step", title, case, {"<!--CASE-->": html.escape(told)})

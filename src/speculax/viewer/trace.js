@@ -105,7 +105,6 @@
     return data;
   };
 
-  const VERDICTS = { accepted: "accepted", refused: "refused", untested: "untested" };
   const DRAWS = {
     lossy_thresholds: "the target's law without the refused token",
     token: "max(target - draft, 0), normalised",
@@ -134,7 +133,7 @@
         bar(draft.draft, "drawn"),
         ...(isTested ? [cell(test(draft))] : []),
         cell(digits(draft.uniform)),
-        cell(VERDICTS[draft.result]),
+        cell(draft.result),
       ]);
       const title = isTested ? "Accepted while uniform < min(1, target / draft)" : `Judged by the rule ${trace.run.verify}`;
       parts.push(table(title, heads, rows));

@@ -4,7 +4,7 @@ import html
 from itertools import groupby
 
 from speculax.trace import Trace
-from speculax.viewer.template import as_script, fill
+from speculax.viewer.template import make_page
 
 
 def trace_page(trace: Trace) -> str:
@@ -12,14 +12,9 @@ def trace_page(trace: Trace) -> str:
 
     All text of the trace is escaped; without JavaScript the text is shown, with its tokens marked.
     """
-    return fill(
-        "trace",
-        {
-            "<!--ABOUT-->": html.escape(_about(trace)),
-            "<!--TEXT-->": _marked(trace),
-            "<!--TRACE-->": as_script({"run": trace.run, "steps": trace.steps, "end": trace.end}),
-        },
-    )
+    data = {"run": trace.run, "steps": trace.steps, "end": trace.end}
+    parts = {"<!--ABOUT-->": html.escape(_about(trace)), "<!--TEXT-->": _marked(trace)}
+    return make_page("trace", "speculax trace", data, parts)
 
 
 def _about(trace: Trace) -> str:
