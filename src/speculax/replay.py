@@ -8,7 +8,7 @@ its noise is that of the texts alone. Other rules are run, and their acceptances
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +21,11 @@ from speculax.generation import generate
 from speculax.intervals import Estimate, ratio_of_sums
 from speculax.models.model import Model
 from speculax.row import Record
+from speculax.rules import as_rule
 
 _RECORDED_RULE = "block"
 _RUN_RULES = ("coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k")
+_EXACT = ("token", "block", "sampled")  # known from the record
 _FORMAT = 1
 
 
@@ -96,6 +98,7 @@ def record(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    own_rules: Sequence[Callable[..., Any]] = (),
     info: dict[str, Any] | None = None,
     done: Callable[[str], object] = lambda rule: None,
 ) -> Recording:
@@ -110,12 +113,21 @@ def record(
         max_new_tokens: Of each request; more than its draft length.
         temperature: Above 0.
         seed: Of the first request; the others count on from it.
+        own_rules: Functions with the signature of `verify_token`, to run as well.
         info: What to keep with the record.
         done: Called with the name of each rule whose run is over.
 
     Raises:
-        ValueError: If there are fewer than 2 prompts, or no step has room for a full draft.
+        ValueError: If there are fewer than 2 prompts, no step has room for a full draft, or two
+            rules have one name.
     """
+    names = [*_RUN_RULES, *(as_rule(rule).name for rule in own_rules)]
+    rules = dict(zip(names, [*_RUN_RULES, *own_rules], strict=True))
+    if len(rules) < len(names) or rules.keys() & {*_EXACT, "ideal"}:
+        raise ValueError(
+            "own_rules must be functions with names that no other rule has, got "
+            f"{', '.join(names[len(_RUN_RULES) :])}; rename them."
+        )
     if len(prompts) < 2 or max_new_tokens <= drafter.draft_length:
         raise ValueError(
             "a record needs at least 2 texts, for its intervals, and max_new_tokens above the "
@@ -123,7 +135,7 @@ def record(
             f"{drafter.draft_length}."
         )
 
-    def run(rule: str) -> list[Record]:
+    def run(name: str, rule: str | Callable[..., Any]) -> list[Record]:
         results = generate(
             model,
             prompts,
@@ -136,17 +148,17 @@ def record(
             record=True,
             slots=len(prompts),
         )
-        done(rule)
+        done(name)
         return [_full_steps(result.record) for result in results]
 
-    records = run(_RECORDED_RULE)
+    records = run(_RECORDED_RULE, _RECORDED_RULE)
     return Recording(
         np.concatenate([one.target_probs for one in records]),
         np.concatenate([one.draft_probs for one in records]),
         np.repeat(np.arange(len(records), dtype=np.int32), [len(one.accepted) for one in records]),
         {
-            rule: np.array([(len(one.accepted), one.accepted.sum()) for one in run(rule)])
-            for rule in _RUN_RULES
+            name: np.array([(len(one.accepted), one.accepted.sum()) for one in run(name, rule)])
+            for name, rule in rules.items()
         },
         info or {},
     )

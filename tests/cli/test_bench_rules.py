@@ -25,6 +25,14 @@ def _toy():
         yield
 
 
+OWN = """
+import speculax as sx
+
+def own_rule(*arrays, draft_lengths=None):
+    return sx.verify_token(*arrays, draft_lengths=draft_lengths)
+"""
+
+
 def run(*args: str):
     return CliRunner().invoke(app, ["bench", "rules", *args])
 
@@ -32,10 +40,12 @@ def run(*args: str):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     path = tmp_path_factory.mktemp("record") / "run.npz"
+    rule = path.with_name("rule.py")
+    rule.write_text(OWN)
     jax.config.update("jax_disable_most_optimizations", True)  # undone by each test
     result = run(
         "--record", str(path), "--model=target", "--draft-model=draft", "--draft-length=3",
-        "--num-texts=6", "--max-new-tokens=30",
+        "--num-texts=6", "--max-new-tokens=30", f"--rule={rule}:own_rule",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
@@ -51,7 +61,7 @@ def test_a_record_is_replayed_as_a_table(recorded):
     assert "target target, draft draft, draft_length 3" in lines[0]
     rules = [line.split()[0] for line in lines if re.search(r" to \d\.\d{3}", line)]
     assert rules[:4] == ["token", "block", "sampled", "ideal"]
-    assert {"coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k"} <= set(rules)
+    assert {"coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k", "own_rule"} <= set(rules)
     assert all(len(line) <= 80 for line in lines[1:])
 
 
@@ -60,6 +70,7 @@ def test_a_replay_as_json(recorded):
     rules = shown["rules"]
     assert shown["run"]["max_new_tokens"] == 30
     assert rules["sampled"]["accepted"] < rules["token"]["accepted"] <= rules["block"]["accepted"]
+    assert 0 < rules["own_rule"]["accepted"] < 3  # in a run of its own
     for rule in rules.values():
         assert rule["low"] <= rule["accepted"] <= rule["high"]
 
@@ -76,6 +87,9 @@ def test_a_replay_as_json(recorded):
         (["--record", "."], ". cannot be used: Is a directory"),
         (["--record", "run.npz", "--max-new-tokens=8"], "above the draft length"),
         (["--record", "run.npz", "--prompts=missing"], "missing cannot be read"),
+        (["run.npz", "--rule=rule.py:own"], "--rule is run for a record"),
+        (["--record", "run.npz", "--rule=missing.py:own"], "missing.py"),
+        (["--record", "run.npz", "--rule=speculax:verify_block"], "no other rule has, got block"),
     ],
 )
 def test_misuse_is_an_error_with_a_hint(args, problem, tmp_path, monkeypatch):

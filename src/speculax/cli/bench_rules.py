@@ -2,8 +2,9 @@
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +12,8 @@ from rich.console import Console
 import speculax as sx
 from speculax.cli.errors import CommandError, mendable, reported, usable, writing
 from speculax.cli.prompts import read_named_prompts
+from speculax.conformance.candidate import MisuseError, find
+from speculax.conformance.verifier.call import PARAMETERS
 from speculax.replay import Recording, record, replay
 
 _BEST = "block"  # no lossless rule for single drafts keeps more
@@ -39,6 +42,14 @@ def rules(
     num_texts: Annotated[int, typer.Option(help="Texts to generate without prompts.")] = 64,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 256,
     seed: Annotated[int, typer.Option(help="Of the first text.")] = 0,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="Also run a rule of your own; may be given more than once.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Compare verification rules: record a run with --record FILE, then replay FILE.
@@ -51,6 +62,8 @@ def rules(
             "there must be either FILE or --record FILE",
             "speculax bench rules --record run.npz, then speculax bench rules run.npz",
         )
+    if rule and to is None:
+        raise CommandError("--rule is run for a record", "add --record FILE")
     if to is not None:
         if not temperature > 0:
             raise CommandError(
@@ -60,10 +73,18 @@ def rules(
         texts = [""] * num_texts
         if prompts:
             texts = [prompt.text for prompt in read_named_prompts(prompts, "bench rules")]
-        _record(to, model, draft_model, draft_length, temperature, texts, max_new_tokens, seed)
+        own = _own_rules(rule or [])
+        _record(to, model, draft_model, draft_length, temperature, texts, max_new_tokens, seed, own)
     else:
         assert recording is not None
         _replay(recording, as_json)
+
+
+def _own_rules(targets: list[str]) -> list[Callable[..., Any]]:
+    try:
+        return [find(target, PARAMETERS).function for target in targets]
+    except MisuseError as error:
+        raise CommandError(error.problem, error.hint) from error
 
 
 def _record(
@@ -75,6 +96,7 @@ def _record(
     texts: list[str],
     max_new_tokens: int,
     seed: int,
+    own_rules: list[Callable[..., Any]],
 ) -> None:
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent} for the record", "make it first")
@@ -99,6 +121,7 @@ def _record(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed,
+            own_rules=own_rules,
             info=info,
             done=lambda rule: console.print(f"{rule}: run", highlight=False),
         )
@@ -130,13 +153,15 @@ def _replay(path: Path, as_json: bool) -> None:
             return
         run = ", ".join(f"{name} {value}" for name, value in recording.info.items())
         print(f"{len(recording.requests)} steps; {run}\n")
-        print(f"{'rule':<18}{'accepted a step':>16}{'95 % interval':>18}{'block':>8}{'of the':>8}")
-        print(f"{'':<18}{'':>16}{'':>18}{'effic.':>8}{'best':>8}")
+        width = max(18, *(len(rule) + 2 for rule in estimates))
+        title = f"{'accepted a step':>16}{'95 % interval':>18}{'block':>8}{'of the':>8}"
+        print(f"{'rule':<{width}}{title}")
+        print(f"{'':<{width}}{'':>16}{'':>18}{'effic.':>8}{'best':>8}")
         for rule, x in estimates.items():
             interval = f"{x.low:.3f} to {x.high:.3f}"
             efficiency = x.mean + 1
             share = "" if rule.startswith(("lossy", "ideal")) else f"{efficiency / best:.1%}"
-            print(f"{rule:<18}{x.mean:>16.3f}{interval:>18}{efficiency:>8.3f}{share:>8}")
+            print(f"{rule:<{width}}{x.mean:>16.3f}{interval:>18}{efficiency:>8.3f}{share:>8}")
         print(
             f"\nblock less token: {gain.mean:.4f} ({gain.low:.4f} to {gain.high:.4f}) a step\n"
             "token, block, sampled: exact for these drafts. ideal: out of reach for any\n"
@@ -144,7 +169,7 @@ def _replay(path: Path, as_json: bool) -> None:
             "lossy rules change the law of the texts (thresholds only below 1), and ran with"
         )
         for rule in estimates:
-            if rule.startswith("lossy"):
+            if hasattr(sx, f"verify_{rule}") and rule.startswith("lossy"):
                 print(f"  {_defaults(rule)}")
 
 

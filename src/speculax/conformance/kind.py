@@ -67,6 +67,7 @@ class Kind:
 
 KINDS = {
     "verifier": "speculax.conformance.verifier.kind",
+    "rule": "speculax.conformance.rule.kind",
     "ragged": "speculax.conformance.ragged.kind",
     "generate": "speculax.conformance.generate.kind",
     "judge": "speculax.conformance.judge.kind",
