@@ -17,11 +17,11 @@ READY_REFERENCE := $(VENV)/.ready-reference
 # A file stays with one process: its tests share compiled programs.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: help demo demo-gemma test test-all lint docs bench-verify bench-pair bench-generate \
-	bench-deterministic
+.PHONY: help demo demo-gemma test test-all test-matrix lint docs pictures bench-verify bench-pair \
+	bench-generate bench-deterministic
 
 help:  ## list the targets
-	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 22
+	@sed -n 's|^\([a-z-]*\):.*## |make \1\t|p' Makefile | expand -t 26
 
 demo: $(READY)  ## generate text with and without speculation; show what was accepted
 	@echo "The embedded pair, a model of Python and its draft model, continue a line:" >&2
@@ -38,6 +38,16 @@ test: $(READY_DEV)  ## the test suite, about 12 minutes on 2 cores
 
 test-all: $(READY_DEV)  ## the slow tests too, with the real model
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+
+test-matrix:  ## the test suite on each Python that is here, with the newest JAX it can have
+	@tested=; for version in 3.11 3.12 3.13 3.14; do \
+		command -v python$$version >/dev/null || { echo "python$$version: not here"; continue; }; \
+		venv=build/venv-$$version; \
+		$(MAKE) --no-print-directory PYTHON=python$$version VENV=$$venv $$venv/.ready-dev && \
+		$$venv/bin/python -m pip install --quiet --upgrade jax && \
+		$$venv/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "JAX", jax.__version__)' && \
+		$(MAKE) --no-print-directory PYTHON=python$$version VENV=$$venv test || exit 1; tested=yes; \
+	done; test -n "$$tested" || { echo "error: no python3.11 or later is here" >&2; exit 1; }
 
 lint: $(READY_DEV)  ## style, format, types, layers, docs
 	$(BIN)/ruff check

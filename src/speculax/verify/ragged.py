@@ -155,9 +155,11 @@ def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdic
     lengths = jnp.clip(widen(arguments.draft_lengths), 0, num_tokens).astype(jnp.int32)[:, None]
     # Of each request (B, G+1): which draft token stands at a place, and which row judges it.
     i = jnp.arange(length + 1, dtype=jnp.int32)[None]
-    places = jnp.cumsum(lengths, axis=0, dtype=jnp.int32) - lengths + i
-    places = jnp.minimum(places, num_tokens - 1)
     requests = jnp.arange(batch, dtype=jnp.int32)[:, None]
+    # Not jnp.cumsum, of which newer JAX makes a loop over the requests for GPU.
+    before = jnp.where(requests.T < requests, lengths.T, 0)
+    starts = jnp.sum(before, axis=1, keepdims=True, dtype=jnp.int32)
+    places = jnp.minimum(starts + i, num_tokens - 1)
     rows = jnp.where(i < lengths, places, num_tokens + requests)
     if num_tokens == 0:
         target = StepLaw(bonus, requests)
