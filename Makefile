@@ -59,6 +59,14 @@ lint: $(READY_DEV)  ## style, format, types, layers, docs
 docs: $(READY_DEV)  ## build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+pictures: $(READY_DEV)  ## draw the pictures of README and docs again; needs chromium
+	$(BIN)/python docs/pictures/one_step.py
+	$(BIN)/python docs/pictures/terminal.py
+	$(BIN)/python docs/pictures/viewer.py
+	$(BIN)/python benchmarks/verify_by_vocabulary.py docs/pictures/verify-by-vocabulary.svg
+	$(BIN)/speculax tune --draft-model demo-draft --draft-length 8 --max-new-tokens 256 \
+		--plot docs/pictures/tune.svg
+
 bench-verify: $(READY)  ## time the verifiers, laws and samplers
 	$(BIN)/python benchmarks/verify.py $(ARGS)
 	$(BIN)/python benchmarks/laws.py $(ARGS)

@@ -154,12 +154,7 @@ def compare(
     title: str, contenders: dict[str, Contender], q: jax.Array, p: jax.Array, rounds: int
 ) -> None:
     """Print a table."""
-    rows, vocab_size = [np.array(x[:, 0]).reshape(-1) for x in (p, q)], p.shape[-1]
-    if jax.default_backend() == "cpu":
-        floor = lambda i: rows[0] @ rows[1]
-    else:
-        on_device, dot = jax.device_put(rows), jax.jit(jnp.dot)
-        floor = lambda i: dot(*on_device)
+    floor, vocab_size = make_floor(q, p), p.shape[-1]
     compiled = side_by_side(Contender.compile, contenders.values())
     contenders = dict(zip(contenders, compiled, strict=True))
     found = measure_all({"floor": floor, **contenders}, rounds, measure, MOST_SECONDS)
@@ -178,6 +173,15 @@ def compare(
     if "verify_block" in times:
         warm, flushed = times["verify_block"] / times["verify_token"]
         print(f"verify_block takes {warm:.2f} x verify_token warm, {flushed:.2f} x flushed")
+
+
+def make_floor(q: jax.Array, p: jax.Array) -> Callable[[int], Any]:
+    """A function that reads one row of both of each request."""
+    rows = [np.array(x[:, 0]).reshape(-1) for x in (p, q)]
+    if jax.default_backend() == "cpu":
+        return lambda i: rows[0] @ rows[1]
+    on_device, dot = jax.device_put(rows), jax.jit(jnp.dot)
+    return lambda i: dot(*on_device)
 
 
 def measure(run: Callable[[], Any]) -> tuple[float, float, float]:

@@ -157,7 +157,7 @@ def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdic
     i = jnp.arange(length + 1, dtype=jnp.int32)[None]
     requests = jnp.arange(batch, dtype=jnp.int32)[:, None]
     # Not jnp.cumsum, of which newer JAX makes a loop over the requests for GPU.
-    before = jnp.where(requests.T < requests, lengths.T, 0)
+    before = jnp.where(requests > requests.T, lengths.T, 0)
     starts = jnp.sum(before, axis=1, keepdims=True, dtype=jnp.int32)
     places = jnp.minimum(starts + i, num_tokens - 1)
     rows = jnp.where(i < lengths, places, num_tokens + requests)
