@@ -1,7 +1,7 @@
 """What the site does with pages that are also read in the repository.
 
-A page may take in a part of the README. Links to files outside the docs become plain text: the
-site stands by itself.
+A page may take in a part of the README, or a file of Python. Links to files outside the docs
+become plain text: the site stands by itself.
 """
 
 import re
@@ -21,6 +21,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     readme = (ROOT / "README.md").read_text("utf-8")
     markdown = markdown.replace("<!-- README -->", readme)
     markdown = re.sub(r"<!-- README: (.+?) -->", lambda m: _section(readme, m[1]), markdown)
+    markdown = re.sub(r"<!-- FILE: (.+?) -->", lambda m: _listing(ROOT / m[1]), markdown)
     markdown = re.sub(r"\]\(docs/", "](", markdown)
     markdown = re.sub(r'src="docs/', 'src="', markdown)
     return re.sub(rf"\[([^\[\]]+)\]\({OUTSIDE}[^)]*\)", r"\1", markdown)
@@ -38,3 +39,7 @@ def _section(readme: str, title: str) -> str:
     if match is None:
         raise ValueError(f"README.md must have a section called {title!r}; it has none.")
     return match[1].strip()
+
+
+def _listing(path: Path) -> str:
+    return f"```python\n{path.read_text('utf-8')}```"

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -27,3 +30,17 @@ def test_example(name):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_prints_what_it_shows(tmp_path):
+    shown = nbformat.read(FOLDER / "write_the_step.ipynb", as_version=4)
+    run = nbclient.NotebookClient(
+        deepcopy(shown), timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    for old, new in zip(shown.cells, run.cells, strict=True):
+        assert printed(new) == printed(old), old.source
+
+
+def printed(cell):
+    outputs = [output for output in cell.get("outputs", []) if output.output_type == "stream"]
+    return "".join(output.text for output in outputs if output.name == "stdout")

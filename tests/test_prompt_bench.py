@@ -7,7 +7,7 @@ import pytest
 
 import speculax as sx
 from speculax.prompt_bench import Journal, Measure, measure, summarize
-from speculax.prompt_file import NamedPrompt
+from speculax.prompt_file import NamedPrompt, read_prompts
 from tests import toy
 
 
@@ -95,8 +95,20 @@ def test_a_journal_goes_on_where_it_was_left(tmp_path):
 def test_a_journal_of_something_else_is_refused(tmp_path):
     path = tmp_path / "journal"
     Journal(path, {"seed": 1})
-    with pytest.raises(ValueError, match="a journal of another run"):
+    with pytest.raises(ValueError, match="a journal of another run, with seed 1 in place of 2;"):
         Journal(path, {"seed": 2})
-    path.write_text("hello\n")
-    with pytest.raises(ValueError, match="must be a journal of prompts"):
-        Journal(path, {"seed": 1})
+    for line in ("hello", "5", "{}", '{"format": 1, "settings": 3}'):
+        path.write_text(line + "\n")
+        with pytest.raises(ValueError, match="must be a journal of prompts"):
+            Journal(path, {"seed": 1})
+
+
+@pytest.mark.parametrize("line", ["{", "5", "{}", '{"prompt": 3}', '{"turns": []}', "\xff"])
+def test_a_prompt_file_that_is_none_says_which_line(line, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "with a \xe2\x80\xa8 in it"}\n\n' + line.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a prompt in each line, .*; line 3 is not"):
+        read_prompts(path)
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="it is empty"):
+        read_prompts(path)

@@ -209,23 +209,23 @@ class Journal:
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self._path = path
         self.measures: list[Measure] = []
-        head = {"format": _FORMAT, "settings": settings}
+        head = json.loads(json.dumps({"format": _FORMAT, "settings": settings}))
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         if not lines:
             path.write_text(json.dumps(head) + "\n", "utf-8")
             return
         try:
-            written = json.loads(lines[0])
+            other = _first_difference(json.loads(lines[0]), head)
             whole = lines[1:] if path.read_text("utf-8").endswith("\n") else lines[1:-1]
             self.measures = [Measure(**json.loads(line)) for line in whole]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{path} must be a journal of prompts, it is something else."
             ) from error
-        if written != json.loads(json.dumps(head)):
+        if other:
             raise ValueError(
-                f"{path} is a journal of another run ({written.get('settings')}); give another "
-                "file, or remove it."
+                f"{path} is a journal of another run, with {other}; give another file, or remove "
+                "it."
             )
         if len(whole) < len(lines) - 1:  # the last line was cut short
             path.write_text("\n".join([lines[0], *whole]) + "\n", "utf-8")
@@ -239,3 +239,12 @@ class Journal:
     def has(self, prompt: NamedPrompt, repeat: int) -> bool:
         """Whether a prompt was measured that time."""
         return any(one.id == prompt.id and one.repeat == repeat for one in self.measures)
+
+
+def _first_difference(written: Any, asked: Any) -> str:
+    """The first thing that two heads differ in; nothing if they are the same."""
+    old, new = ({"format": head["format"], **head["settings"]} for head in (written, asked))
+    for name in [*new, *old]:
+        if old.get(name) != new.get(name):
+            return f"{name} {json.dumps(old.get(name))} in place of {json.dumps(new.get(name))}"
+    return ""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+_EXPECTED = 'a JSON object with a prompt in each line, as in {"prompt": "def fibonacci(n):"}'
+
 
 class NamedPrompt(NamedTuple):
     """A prompt to measure on.
@@ -31,16 +33,16 @@ def read_prompts(path: Path) -> list[NamedPrompt]:
         ValueError: If it is no such file, or two prompts have one id.
         OSError: If it cannot be read.
     """
-    try:
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-        prompts = [_read(i, json.loads(line)) for i, line in enumerate(lines)]
-    except (ValueError, KeyError, TypeError, IndexError):
-        prompts = []
-    if not prompts or not all(isinstance(prompt.text, str) for prompt in prompts):
-        raise ValueError(
-            f"{path} must have a JSON object with a prompt in each line, as in "
-            '{"prompt": "def fibonacci(n):"}.'
-        )
+    prompts = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_read(len(prompts), json.loads(line)))
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            raise ValueError(f"{path} must have {_EXPECTED}; line {number} is not.") from None
+    if not prompts:
+        raise ValueError(f"{path} must have {_EXPECTED}; it is empty.")
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise ValueError(f"{path} has two prompts of one id; leave ids out, or make them differ.")
     return prompts
@@ -59,5 +61,7 @@ def first_of_each(prompts: Sequence[NamedPrompt], num: int) -> list[NamedPrompt]
 
 def _read(i: int, line: dict) -> NamedPrompt:
     text = line["prompt"] if "prompt" in line else line["turns"][0]
+    if not isinstance(text, str):
+        raise TypeError
     name = line.get("id", line.get("question_id", i))
     return NamedPrompt(str(name), str(line.get("category", "prompts")), text)
