@@ -36,7 +36,7 @@ demo-gemma: $(READY_GEMMA)  ## the same with Gemma 3 270M and n-gram drafts
 test: $(READY_DEV)  ## the test suite, about 12 minutes on 2 cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(ARGS)
 
-test-all: $(READY_DEV)  ## the slow tests too, with the real model
+test-all: $(READY_REFERENCE)  ## the slow tests too, with the real model and other packages
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-matrix:  ## the test suite on each Python that is here, with the newest JAX it can have

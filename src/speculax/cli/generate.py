@@ -204,6 +204,16 @@ def generate(
     stream = start(drafter, seed)  # complains of the arguments before anything is shown
     result, interrupted = _run(stream, None if as_json else Printer())
     named = None if no_draft else drafter_name(draft_model, draft_head, suffix)
+    settings = {
+        "model": model,
+        "drafter": named,
+        "verify": verify,
+        "deterministic": deterministic,
+        **requested,
+        "logit_bias": logit_bias or [],  # as given: JSON has no infinity
+        "draft_length": _asked_length(drafter, draft_length, deterministic),
+        "max_ngram": max_ngram,
+    }
     if trace is not None:
         about = {
             "model": model,
@@ -211,6 +221,7 @@ def generate(
             "verify": "greedy" if temperature == 0 and rule.becomes_greedy else verify,
             "temperature": temperature,
             "prompt": text,
+            "settings": settings,
         }
         with usable(trace):
             write_trace(make_trace(result, target.tokenizer, about), trace)
@@ -222,16 +233,6 @@ def generate(
             interrupted = True
 
     if as_json:
-        settings = {
-            "model": model,
-            "drafter": named,
-            "verify": verify,
-            "deterministic": deterministic,
-            **requested,
-            "logit_bias": logit_bias or [],  # as given: JSON has no infinity
-            "draft_length": _asked_length(drafter, draft_length, deterministic),
-            "max_ngram": max_ngram,
-        }
         shown = json.dumps(to_json(result, plain, settings), allow_nan=False)
         with writing():
             print(shown)
