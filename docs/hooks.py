@@ -13,7 +13,7 @@ from speculax.conformance.verifier.examples import EXAMPLES
 from speculax.viewer import step_page
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = r"(?:\.\./|src/|tests/|benchmarks/|examples/|LICENSE|CHANGELOG|CONTRIBUTING|pyproject)"
+OUTSIDE = r"(?:\.\./|src/|tests/|benchmarks/|examples|LICENSE|CHANGELOG|CONTRIBUTING|pyproject)"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

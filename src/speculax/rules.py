@@ -118,8 +118,9 @@ class _Dense(NamedTuple):
         verdict = _Given(self.verify)(step, dense, target_probs, keys)
         batch, length = step.tokens.shape
         wanted = {"num_accepted": (batch,), "tokens": (batch, length + 1)}
-        given: dict[str, Any] = dict(verdict)
-        shapes = {name: jnp.shape(x) for name, x in given.items()}
+        given: Any = verdict
+        is_dict = isinstance(given, dict)
+        shapes = {name: jnp.shape(x) for name, x in given.items()} if is_dict else type(given)
         if shapes != wanted:
             raise ValueError(
                 f"verify must return a dict of arrays of the shapes {wanted}, got {shapes}."

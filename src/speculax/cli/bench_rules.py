@@ -16,6 +16,7 @@ from speculax.conformance.candidate import MisuseError, find
 from speculax.conformance.verifier.call import PARAMETERS
 from speculax.replay import Recording, record, replay
 
+_LOSSLESS = ("token", "block", "sampled", "coupled")  # rules of one's own may be or not
 _BEST = "block"  # no lossless rule for single drafts keeps more
 
 
@@ -100,6 +101,8 @@ def _record(
 ) -> None:
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent} for the record", "make it first")
+    if path.is_file() and path.stat().st_size:
+        raise CommandError(f"{path} exists already", "choose another name, or move it away")
     with usable(path):
         open(path, "ab").close()  # now, not after minutes of work
     info = {
@@ -160,7 +163,7 @@ def _replay(path: Path, as_json: bool) -> None:
         for rule, x in estimates.items():
             interval = f"{x.low:.3f} to {x.high:.3f}"
             efficiency = x.mean + 1
-            share = "" if rule.startswith(("lossy", "ideal")) else f"{efficiency / best:.1%}"
+            share = f"{efficiency / best:.1%}" if rule in _LOSSLESS else ""
             print(f"{rule:<{width}}{x.mean:>16.3f}{interval:>18}{efficiency:>8.3f}{share:>8}")
         print(
             f"\nblock less token: {gain.mean:.4f} ({gain.low:.4f} to {gain.high:.4f}) a step\n"

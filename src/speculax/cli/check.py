@@ -182,6 +182,13 @@ def _print_rest(out: Console, report: Report) -> None:
         out.print()
     for note in dict.fromkeys(notes):
         out.print(f"note: {escape(note)}")
+    outcomes = {stage.name: stage.passed for stage in report.stages}
+    by_law = outcomes.get("law") and outcomes.get("several steps")
+    if report.kind == "verifier" and by_law and not outcomes.get("random instances"):
+        out.print(
+            "\nnote: the law that comes out is the target's. If it is another rule than "
+            f"{escape(report.rule)}: --rule NAME, or --as rule for one of your own"
+        )
     held = f"{report.function}, held to the {report.rule} rule at level {report.level}"
     if report.passed:
         out.print(f"\n[green]passed[/]: {escape(held)}")

@@ -225,6 +225,7 @@ def generate(
         }
         with usable(trace):
             write_trace(make_trace(result, target.tokenizer, about), trace)
+        say(f"wrote {trace}: speculax trace shows it")
     plain = None
     if compare and not interrupted:
         try:

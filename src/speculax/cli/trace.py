@@ -30,6 +30,7 @@ def trace(
         raise CommandError("the page would overwrite the trace", "give it another name")
     with usable(html):
         html.write_text(trace_page(read), "utf-8")
+    typer.echo(f"wrote {html}: open it in a browser", err=True)
 
 
 def _as_text(trace: Trace) -> str:

@@ -106,7 +106,9 @@ def _map(function: Callable[[Any], Any], named: dict[str, Any]) -> dict[str, Any
 
 def described(value: Any) -> str:
     """What something that was returned is, in words."""
-    return "None (is a return missing?)" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "None (is a return missing?)"
+    return "a jax.Array" if isinstance(value, jax.Array) else f"a {type(value).__name__}"
 
 
 def as_numpy(value: Any) -> np.ndarray:

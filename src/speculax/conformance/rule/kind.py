@@ -8,6 +8,7 @@ import speculax as sx
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.kind import Check, Kind, Specimen, as_candidate, fault_of
 from speculax.conformance.report import Level, Outcome
+from speculax.conformance.rule.in_loop import check_in_loop
 from speculax.conformance.rule.sound import check_sound
 from speculax.conformance.verifier.call import PARAMETERS
 from speculax.conformance.verifier.form import check_form
@@ -26,6 +27,7 @@ WRONG = (
     "BonusFromLastDraftRow",
     "CorrectionFromTarget",
     "CountsBeyondFirstFailure",
+    "IgnoresLengths",
     "SampledDraftAsPointMass",
 )
 
@@ -62,6 +64,7 @@ KIND = Kind(
         "large": _lossless(check_large),
         "law": _lossless(check_law),
         "several steps": _lossless(check_steps),
+        "in generate": _lossless(check_in_loop),
         "speed": lambda candidate, name, level: check_speed(candidate, RULES["token"], level),
     },
     on_demand=frozenset({"speed"}),

@@ -85,9 +85,9 @@ def _cells_of_one_step(rule: Rule, verifier: Callable[..., Any], drafts: int = 2
             want = laws.joint(laws.target, prefix, drafts + 1)
         else:
             want = cells.law_of_step(own, i, drafts + 1)
-        distance = cells.total_variation(cells.law_of_step(steps, i, drafts + 1), want)
-        if not distance < BOUND:
-            wrong.append(f"{laws.kind} laws: total variation {distance:.2g}")
+        got = cells.law_of_step(steps, i, drafts + 1)
+        if not cells.total_variation(got, want) < BOUND:
+            wrong.append(f"{laws.kind} laws: {difference(got, want)}")
     return wrong
 
 
@@ -101,5 +101,14 @@ def _cells_in_a_row(
         return cells.law_of_steps(cells.cut_steps(verifier, starts, drafts), count, count)
 
     want = laws.joint(laws.target, (), count) if rule.is_lossless else law(rule.control)
-    distance = cells.total_variation(law(verifier), want)
-    return [] if distance < BOUND else [f"total variation {distance:.2g}"]
+    got = law(verifier)
+    return [] if cells.total_variation(got, want) < BOUND else [difference(got, want)]
+
+
+def difference(got: np.ndarray, want: np.ndarray) -> str:
+    """The tokens at which two joint laws differ most, and how far they are apart."""
+    tokens = np.unravel_index(np.argmax(abs(got - want)), want.shape)
+    text = ", ".join(map(str, tokens))
+    distance = cells.total_variation(got, want)
+    told = f"P({text}) = {got[tokens]:.5f}, should be {want[tokens]:.5f}"
+    return f"{told} (total variation {distance:.2g})"

@@ -1,0 +1,65 @@
+"""What `generate` asks of a rule beyond the contract: drafts of any length, and without laws."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from speculax.conformance.candidate import Candidate
+from speculax.conformance.explain import explain
+from speculax.conformance.report import Failure, Level, Outcome
+from speculax.conformance.verifier import cells
+from speculax.conformance.verifier.call import as_verifier
+from speculax.conformance.verifier.law import BOUND, difference
+from speculax.conformance.verifier.rules import Rule
+
+DRAFTS = 2
+LENGTHS = {"none": lambda x: 0, "one": lambda x: 1, "by the first token": lambda x: 1 + (x[0] > 0)}
+
+
+def check_in_loop(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
+    """The law of a step whose rows have fewer drafts, and of one whose drafts have no laws."""
+    del rule
+    if level == "contract":
+        return Outcome(0, notes=["whether it can be used in generate was left out: see --level"])
+    near, certain = (cells.Laws(2, kind, DRAFTS) for kind in ("near", "point masses"))
+    cases = {"drafts without laws (draft_probs is None)": (certain, {"dense": False})}
+    failures = []
+    if candidate.accepts("draft_lengths"):
+        for name, lengths in LENGTHS.items():
+            cases[f"draft_lengths: {name}"] = (near, {"lengths": lengths})
+    else:
+        what = "there is no keyword draft_lengths, which generate passes"
+        wanted = "verify(..., *, draft_lengths=None), int32 (B,): how many drafts each row has"
+        failures.append(Failure(what, wanted, "no such parameter"))
+    verifier = as_verifier(candidate)
+    for name, (laws, how) in cases.items():
+        try:
+            steps = cells.cut_steps(padded(verifier), [(laws, ())], DRAFTS, **how)
+        except Exception as error:
+            failures.append(explain(candidate, error, name))
+            continue
+        want = laws.joint(laws.target, (), DRAFTS + 1)
+        got = cells.law_of_step(steps, 0, DRAFTS + 1)
+        if not cells.total_variation(got, want) < BOUND:
+            what = f"{name}: the output has another law than it should"
+            failures.append(Failure(what, "the target's", difference(got, want)))
+    return Outcome(len(cases) + 1, failures)
+
+
+def padded(verifier: Callable[..., Any]) -> Callable[..., Any]:
+    """What lies behind a draft is replaced: token 0, of which draft and target are certain."""
+
+    def verify(
+        ids: Any, draft: Any, target: Any, *uniforms: Any, draft_lengths: Any = None
+    ) -> dict[str, np.ndarray]:
+        if draft_lengths is None:
+            return verifier(ids, draft, target, *uniforms)
+        behind = np.arange(target.shape[1]) > draft_lengths[:, None]
+        certain = np.eye(target.shape[2], dtype=np.float32)[0]
+        ids = np.where(behind[:, 1:], 0, ids).astype(np.int32)
+        draft = np.where(behind[:, 1:, None], certain, draft)
+        target = np.where(behind[..., None], certain, target)
+        return verifier(ids, draft, target, *uniforms, draft_lengths=draft_lengths)
+
+    return verify
