@@ -23,6 +23,7 @@ def public_names(module):
 def test_all_of_the_package_is_on_the_page():
     named = {name.removeprefix("speculax.") for name in NAMED if name.count(".") == 1}
     assert named - {"theory", "training"} == public_names(sx)
+    assert inspect.ismodule(sx.theory)
     assert len(NAMED) == len({*NAMED})
 
 

@@ -107,7 +107,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path):
 def test_a_prompt_file_that_is_none_says_which_line(line, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "with a \xe2\x80\xa8 in it"}\n\n' + line.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a prompt in each line, .*; line 3 is not"):
+    with pytest.raises(ValueError, match=r"a prompt in each line, .*; line 3 has none"):
         read_prompts(path)
     path.write_text("\n")
     with pytest.raises(ValueError, match="it is empty"):

@@ -1,5 +1,6 @@
 """Take trace.png, a picture of the page of a trace: needs chromium and its driver."""
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +24,11 @@ def main() -> None:
         for command in (made, ["trace", trace, "--html", page]):
             subprocess.run([speculax, *command], check=True, stdout=subprocess.DEVNULL)
         options = webdriver.ChromeOptions()
-        options.binary_location = "/usr/bin/chromium"
+        options.binary_location = str(shutil.which("chromium"))
         for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
             options.add_argument(argument)
         options.add_argument(f"--window-size={SIZE[0]},{SIZE[1]}")
-        browser = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+        browser = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
         try:
             browser.get(f"file://{page}")
             kinds = [

@@ -132,7 +132,8 @@ def stream(
             with settings by `functools.partial`. A function of your own with the signature of
             `verify_token`, `draft_lengths` included, is given float32 arrays. Greedy requests get
             the same text under any lossless rule. Under "coupled" and "sampled" a text is a
-            function of its seed, whatever the drafter, up to rounding.
+            function of its seed, whatever the drafter, up to rounding; "sampled" keeps few drafts
+            of a drafter that draws them.
         eos_ids: Tokens that end a text; None for the model's own, () for none.
         slots: How many requests are under way at once, as rows of a batch; a row that is done is
             taken over by the next request. None for as many as there are, 8 at most.

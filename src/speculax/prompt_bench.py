@@ -245,6 +245,8 @@ def _first_difference(written: Any, asked: Any) -> str:
     """The first thing that two heads differ in; nothing if they are the same."""
     old, new = ({"format": head["format"], **head["settings"]} for head in (written, asked))
     for name in [*new, *old]:
-        if old.get(name) != new.get(name):
-            return f"{name} {json.dumps(old.get(name))} in place of {json.dumps(new.get(name))}"
+        was, now = old.get(name), new.get(name)
+        if was != now:
+            told = f"{name} {json.dumps(was)} in place of {json.dumps(now)}"
+            return f"other {name}" if isinstance(was or now, dict) else told
     return ""

@@ -40,7 +40,7 @@ def read_prompts(path: Path) -> list[NamedPrompt]:
         try:
             prompts.append(_read(len(prompts), json.loads(line)))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-            raise ValueError(f"{path} must have {_EXPECTED}; line {number} is not.") from None
+            raise ValueError(f"{path} must have {_EXPECTED}; line {number} has none.") from None
     if not prompts:
         raise ValueError(f"{path} must have {_EXPECTED}; it is empty.")
     if len({prompt.id for prompt in prompts}) < len(prompts):

@@ -133,32 +133,23 @@ class _Dense(NamedTuple):
         return {"num_accepted": num_accepted, "tokens": jnp.where(is_made, tokens, NO_TOKEN)}
 
 
-def _lossy(name: str, verify: Callable[..., Verdict], **kwargs: Any) -> Rule:
+def _lossy(verify: Callable[..., Verdict], **kwargs: Any) -> Rule:
+    name = verify.__name__.removeprefix("verify_")
     return Rule(name, _Given(verify), becomes_greedy=False, **kwargs)
 
 
-RULES = {
-    "token": Rule("token", _token, reads_draft=True, draws="residual"),
-    "block": Rule("block", _block, reads_draft=True, draws="block residual"),
-    "greedy": Rule("greedy", _greedy, is_greedy=True),
-    "coupled": Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
-    "sampled": Rule("sampled", _sampled, is_keyed=True),
-    "lossy_typical": _lossy("lossy_typical", verify_lossy_typical),
-    "lossy_thresholds": _lossy("lossy_thresholds", verify_lossy_thresholds, draws="target without"),
-    "lossy_top_k": _lossy("lossy_top_k", verify_lossy_top_k),
-    "lossy_synthetic": _lossy("lossy_synthetic", verify_lossy_synthetic),
+_FUNCTIONS: dict[Callable[..., Verdict], Rule] = {
+    verify_token: Rule("token", _token, reads_draft=True, draws="residual"),
+    verify_block: Rule("block", _block, reads_draft=True, draws="block residual"),
+    verify_greedy: Rule("greedy", _greedy, is_greedy=True),
+    verify_coupled: Rule("coupled", _coupled, is_keyed=True, is_coupled=True),
+    verify_sampled: Rule("sampled", _sampled, is_keyed=True),
+    verify_lossy_typical: _lossy(verify_lossy_typical),
+    verify_lossy_thresholds: _lossy(verify_lossy_thresholds, draws="target without"),
+    verify_lossy_top_k: _lossy(verify_lossy_top_k),
+    verify_lossy_synthetic: _lossy(verify_lossy_synthetic),
 }
-_FUNCTIONS = {
-    verify_token: RULES["token"],
-    verify_block: RULES["block"],
-    verify_greedy: RULES["greedy"],
-    verify_coupled: RULES["coupled"],
-    verify_sampled: RULES["sampled"],
-    verify_lossy_typical: RULES["lossy_typical"],
-    verify_lossy_thresholds: RULES["lossy_thresholds"],
-    verify_lossy_top_k: RULES["lossy_top_k"],
-    verify_lossy_synthetic: RULES["lossy_synthetic"],
-}
+RULES = {rule.name: rule for rule in _FUNCTIONS.values()}
 
 
 _POSITIONAL = 5 * (None,)  # as many arguments as a rule is called with
@@ -192,7 +183,7 @@ def as_rule(verify: str | Callable[..., Any]) -> Rule:
             f"is not ({error}); add what it lacks."
         ) from None
     if rule is None:
-        return Rule(name, _Dense(verify), True, becomes_greedy=False, draws="unknown")
+        return Rule(name, _Dense(verify), reads_draft=True, becomes_greedy=False, draws="unknown")
     assert isinstance(verify, partial)
     settings = tuple(sorted(verify.keywords.items()))
     try:

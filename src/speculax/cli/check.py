@@ -162,8 +162,9 @@ def _print_rest(out: Console, report: Report) -> None:
     if report.diagnosis is not None:
         found = report.diagnosis
         out.print(
-            f"\nIts mistake looks like [bold]{escape(found.name)}[/], as {found.agreed} of "
-            f"{found.probes} probes have it that tell that one. What is wrong there:\n{_INDENT}"
+            f"\nIts mistake looks like [bold]{escape(found.name)}[/]: the two agree on "
+            f"{found.agreed} of the {found.probes} probes that show it. What is wrong there:"
+            f"\n{_INDENT}"
             f"{escape(found.fault)}"
         )
     for stage in report.stages:

@@ -44,7 +44,8 @@ def tune(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
     repeats: Annotated[int, typer.Option(help="Runs of each prompt.")] = 3,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Plot it too, as a PNG.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Plot it too, in the format of its ending."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:

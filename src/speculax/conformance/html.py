@@ -36,8 +36,8 @@ def as_html(report: Report) -> str:
         found = report.diagnosis
         parts.append(
             f"<h2>Its mistake looks like {escape(found.name)}</h2><p>What is wrong there: "
-            f"{escape(found.fault)} ({found.agreed} of {found.probes} probes that tell this "
-            f"mistake have it so.)</p>"
+            f"{escape(found.fault)} (The two agree on {found.agreed} of the {found.probes} "
+            f"probes that show it.)</p>"
         )
     for stage in report.stages:
         parts += [_failure(stage.name, failure) for failure in stage.outcome.failures]

@@ -16,8 +16,6 @@ from speculax.conformance.verifier.examples import EXAMPLES
 from speculax.conformance.verifier.instances import expected
 from speculax.conformance.verifier.rules import Rule
 
-Verdicts = list[tuple[int, list[int]]]  # num_accepted and tokens of rows
-
 
 class Form(NamedTuple):
     """How a function is called, and what it returns is read.

@@ -1,4 +1,4 @@
-"""Verifiers that are wrong on purpose, most of them named after a fault that was seen in public.
+"""Verifiers that are wrong on purpose, many of them after a fault that was seen in public.
 
 A test that has never been seen to fail proves nothing: `test_law` and `test_edges` must refuse
 every one of these. The rules that `RULES` names are right and must pass, so that refusing is worth
