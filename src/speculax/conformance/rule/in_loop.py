@@ -10,11 +10,11 @@ from speculax.conformance.explain import explain
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import cells
 from speculax.conformance.verifier.call import as_verifier
+from speculax.conformance.verifier.grid import LENGTHS
 from speculax.conformance.verifier.law import BOUND, difference
 from speculax.conformance.verifier.rules import Rule
 
 DRAFTS = 2
-LENGTHS = {"none": lambda x: 0, "one": lambda x: 1, "by the first token": lambda x: 1 + (x[0] > 0)}
 
 
 def check_in_loop(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
