@@ -34,5 +34,5 @@ _maps = Path("/proc/self/maps")
 def _few_programs():
     """And in the middle of a file that has very many."""
     yield
-    if next(_tests) % 20 == 0 and _maps.exists() and _maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if next(_tests) % 5 == 0 and _maps.exists() and _maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()

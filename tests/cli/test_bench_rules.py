@@ -65,6 +65,7 @@ def test_a_record_is_replayed_as_a_table(recorded):
     assert all(len(line) <= 80 for line in lines[1:])
 
 
+@pytest.mark.slow
 def test_a_replay_as_json(recorded):
     shown = json.loads(run(str(recorded), "--json").stdout)
     rules = shown["rules"]
