@@ -6,6 +6,7 @@ those before it were kept, is then kept with probability min(1, target / draft),
 Below it is the version that comes to mind first, and it is wrong.
 """
 
+import jax
 import jax.numpy as jnp
 
 import speculax as sx
@@ -49,7 +50,7 @@ def _finish(kept, draft_tokens, draft_probs, target_probs, sample_uniforms, draf
     num_accepted = jnp.sum(kept & (place[:, :length] < lengths[:, None]), axis=1)
 
     if draft_probs is None:
-        draft_probs = jnp.eye(target_probs.shape[2])[draft_tokens]
+        draft_probs = jax.nn.one_hot(draft_tokens, target_probs.shape[2])
     rows, refused = jnp.arange(batch), (num_accepted < lengths)[:, None]
     draft_row = jnp.pad(draft_probs, ((0, 0), (0, 1), (0, 0)))[rows, num_accepted]
     target_row = target_probs[rows, num_accepted]

@@ -126,6 +126,7 @@ class _Dense(NamedTuple):
                 f"verify must return a dict of arrays of the shapes {wanted}, got {shapes}."
             )
         num_accepted, tokens = (jnp.asarray(given[name]).astype(jnp.int32) for name in wanted)
+        num_accepted = jnp.clip(num_accepted, 0, length)  # or the loop would never end
         # It need not fill up with -1, nor know what to do with a row that cannot be drawn from.
         kept, place = num_accepted[:, None], jnp.arange(length + 1, dtype=jnp.int32)[None]
         has_mass = jnp.take_along_axis(jnp.sum(target_probs, axis=2), kept, axis=1) > 0

@@ -110,7 +110,9 @@ def _parse(line: bytes) -> dict[str, Any]:
         raise ValueError(number)
 
     entry = json.loads(line, parse_constant=refuse)
-    json.dumps(entry, ensure_ascii=False).encode()  # half a surrogate pair cannot be written
+    json.dumps(
+        entry, ensure_ascii=False, allow_nan=False
+    ).encode()  # half a surrogate pair cannot be written
     _require(isinstance(entry, dict))
     return entry
 

@@ -156,10 +156,12 @@ def _verify_ragged(arguments: _Arguments, max_length: int, rule: Rule) -> Verdic
     # Of each request (B, G+1): which draft token stands at a place, and which row judges it.
     i = jnp.arange(length + 1, dtype=jnp.int32)[None]
     requests = jnp.arange(batch, dtype=jnp.int32)[:, None]
-    # Not jnp.cumsum, of which newer JAX makes a loop over the requests for GPU.
-    before = jnp.where(requests > requests.T, lengths.T, 0)
-    starts = jnp.sum(before, axis=1, keepdims=True, dtype=jnp.int32)
-    places = jnp.minimum(starts + i, num_tokens - 1)
+    # Of jnp.cumsum newer JAX makes a loop over the requests for GPU; the scan needs a known batch.
+    if isinstance(batch, int):
+        ends = jax.lax.associative_scan(jnp.add, lengths, axis=0)
+    else:
+        ends = jnp.cumsum(lengths, axis=0, dtype=jnp.int32)
+    places = jnp.minimum(ends - lengths + i, num_tokens - 1)
     rows = jnp.where(i < lengths, places, num_tokens + requests)
     if num_tokens == 0:
         target = StepLaw(bonus, requests)
