@@ -41,7 +41,7 @@ test-all: $(READY_REFERENCE)  ## the slow tests too, with the real model and oth
 
 test-matrix:  ## the test suite on each Python that is here, with the newest JAX it can have
 	@tested=; for version in 3.11 3.12 3.13 3.14; do \
-		command -v python$$version >/dev/null || { echo "python$$version: not here"; continue; }; \
+		python$$version -c '$(AT_LEAST_311)' >/dev/null 2>&1 || { echo "python$$version: not here"; continue; }; \
 		venv=build/venv-$$version; \
 		$(MAKE) --no-print-directory PYTHON=python$$version VENV=$$venv $$venv/.ready-dev && \
 		$$venv/bin/python -m pip install --quiet --upgrade jax && \

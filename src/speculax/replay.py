@@ -25,7 +25,7 @@ from speculax.rules import as_rule
 
 _RECORDED_RULE = "block"
 _RUN_RULES = ("coupled", "lossy_typical", "lossy_thresholds", "lossy_top_k")
-_EXACT = ("token", "block", "sampled")  # known from the record
+EXACT = ("token", "block", "sampled")  # known from the record
 _FORMAT = 1
 
 
@@ -123,7 +123,7 @@ def record(
     """
     names = [*_RUN_RULES, *(as_rule(rule).name for rule in own_rules)]
     rules = dict(zip(names, [*_RUN_RULES, *own_rules], strict=True))
-    if len(rules) < len(names) or rules.keys() & {*_EXACT, "ideal"}:
+    if len(rules) < len(names) or rules.keys() & {*EXACT, "ideal"}:
         raise ValueError(
             "own_rules must be functions with names that no other rule has, got "
             f"{', '.join(names[len(_RUN_RULES) :])}; rename them."

@@ -115,10 +115,9 @@ class _Dense(NamedTuple):
         lengths = count_accepted(step.is_token)
         dense = Draft(jnp.maximum(step.tokens, 0), lengths, draft_probs)
         step = step._replace(tokens=dense.tokens, lengths=lengths)
-        verdict = _Given(self.verify)(step, dense, target_probs, keys)
+        given: Any = _Given(self.verify)(step, dense, target_probs, keys)
         batch, length = step.tokens.shape
         wanted = {"num_accepted": (batch,), "tokens": (batch, length + 1)}
-        given: Any = verdict
         is_dict = isinstance(given, dict)
         shapes = {name: jnp.shape(x) for name, x in given.items()} if is_dict else type(given)
         if shapes != wanted:

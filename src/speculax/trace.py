@@ -110,9 +110,8 @@ def _parse(line: bytes) -> dict[str, Any]:
         raise ValueError(number)
 
     entry = json.loads(line, parse_constant=refuse)
-    json.dumps(
-        entry, ensure_ascii=False, allow_nan=False
-    ).encode()  # half a surrogate pair cannot be written
+    # Half a surrogate pair cannot be written, nor a number that is too large.
+    json.dumps(entry, ensure_ascii=False, allow_nan=False).encode()
     _require(isinstance(entry, dict))
     return entry
 

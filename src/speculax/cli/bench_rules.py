@@ -14,9 +14,10 @@ from speculax.cli.errors import CommandError, mendable, reported, usable, writin
 from speculax.cli.prompts import read_named_prompts
 from speculax.conformance.candidate import MisuseError, find
 from speculax.conformance.verifier.call import PARAMETERS
-from speculax.replay import Recording, record, replay
+from speculax.replay import EXACT, Recording, record, replay
+from speculax.rules import RULES
 
-_LOSSLESS = ("token", "block", "sampled", "coupled")  # rules of one's own may be or not
+_LOSSLESS = (*EXACT, "coupled")  # rules of one's own may be or not
 _BEST = "block"  # no lossless rule for single drafts keeps more
 
 
@@ -172,7 +173,7 @@ def _replay(path: Path, as_json: bool) -> None:
             "lossy rules change the law of the texts (thresholds only below 1), and ran with"
         )
         for rule in estimates:
-            if hasattr(sx, f"verify_{rule}") and rule.startswith("lossy"):
+            if rule in RULES and rule.startswith("lossy"):
                 print(f"  {_defaults(rule)}")
 
 

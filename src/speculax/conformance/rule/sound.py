@@ -1,13 +1,18 @@
 """What any lossless verifier may do on hard inputs, whichever tokens it keeps."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 
 from speculax.conformance.candidate import Candidate
 from speculax.conformance.explain import explain
+from speculax.conformance.parts import unless
 from speculax.conformance.report import Failure, Level, Outcome
 from speculax.conformance.verifier import edges
 from speculax.conformance.verifier.call import Arguments, Result, as_text, run, snippet
 from speculax.conformance.verifier.edge_cases import WHY, demanded
+from speculax.conformance.verifier.form import check_verdict
 from speculax.conformance.verifier.rules import Rule
 
 
@@ -25,23 +30,24 @@ def check_sound(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
             except Exception as error:
                 failures.append(explain(candidate, error, edge))
                 break
-            if what := _fault(result, arguments):
-                told = as_text(*result.row(0)), snippet(candidate, arguments), WHY.get(edge, "")
-                failures.append(Failure(f"{edge}: {what}", "", *told))
+            shown = snippet(candidate, arguments)
+            if fault := next(filter(None, _faults(result, arguments, shown)), None):
+                why = fault.why or WHY.get(edge, "")
+                failures.append(replace(fault, what=f"{edge}: {fault.what}", why=why))
                 break
     return Outcome(checks, failures)
 
 
-def _fault(result: Result, arguments: Arguments) -> str:
+def _faults(result: Result, arguments: Arguments, shown: str) -> Iterator[Failure | None]:
     """What is wrong with the verdict of one row."""
-    (n, tokens), ids = result.row(0), arguments.draft_tokens[0].tolist()
-    if not 0 <= n <= len(ids):
-        return f"num_accepted is outside [0, {len(ids)}]"
-    if tokens[:n] != ids[:n] or any(token != -1 for token in tokens[n + 1 :]):
-        return "tokens are not the draft tokens that were kept, one more, and -1"
-    target = arguments.target_probs[0]
-    for row, token in zip(target, tokens[: n + 1], strict=False):
+    yield from check_verdict(result, arguments.draft_tokens, [shown])
+    n, tokens = result.row(0)
+    for row, token in zip(arguments.target_probs[0], tokens[: n + 1], strict=False):
         usable = np.isfinite(row).all() and (row > 0).any()
-        if usable and not (0 <= token < len(row) and row[token] > 0):
-            return f"token {token} comes out, which the target rules out"
-    return ""
+        yield unless(
+            not usable or (0 <= token < len(row) and row[token] > 0),
+            f"token {token} comes out, which the target rules out",
+            "",
+            as_text(n, tokens),
+            snippet=shown,
+        )

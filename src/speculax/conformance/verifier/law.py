@@ -27,7 +27,7 @@ def check_law(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         checks["deterministic drafts, their laws written out"] = grid.dense_point_mass_failures
         checks["deterministic drafts without laws"] = grid.point_mass_failures
         checks["rows with fewer drafts"] = grid.short_failures
-    return _run(candidate, rule, checks, verifier)
+    return run_checks(candidate, rule, checks, verifier)
 
 
 def check_steps(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
@@ -39,7 +39,7 @@ def check_steps(candidate: Candidate, rule: Rule, level: Level) -> Outcome:
         check = grid.greedy_steps_failures
     else:
         check = partial(_cells_in_a_row, rule)
-    return _run(candidate, rule, {"steps in a row": check}, as_verifier(candidate))
+    return run_checks(candidate, rule, {"steps in a row": check}, as_verifier(candidate))
 
 
 def _dense(rule: Rule) -> Callable[..., list[str]]:
@@ -50,12 +50,13 @@ def _dense(rule: Rule) -> Callable[..., list[str]]:
     return partial(_cells_of_one_step, rule)
 
 
-def _run(
+def run_checks(
     candidate: Candidate,
     rule: Rule,
     checks: dict[str, Callable[..., list[str]]],
     verifier: Callable[..., Any],
 ) -> Outcome:
+    """Checks of the law of a verifier by name, each of which returns what is wrong."""
     failures = []
     for name, check in checks.items():
         try:
@@ -85,9 +86,8 @@ def _cells_of_one_step(rule: Rule, verifier: Callable[..., Any], drafts: int = 2
             want = laws.joint(laws.target, prefix, drafts + 1)
         else:
             want = cells.law_of_step(own, i, drafts + 1)
-        got = cells.law_of_step(steps, i, drafts + 1)
-        if not cells.total_variation(got, want) < BOUND:
-            wrong.append(f"{laws.kind} laws: {difference(got, want)}")
+        found = difference(cells.law_of_step(steps, i, drafts + 1), want)
+        wrong += [f"{laws.kind} laws: {what}" for what in found]
     return wrong
 
 
@@ -101,14 +101,15 @@ def _cells_in_a_row(
         return cells.law_of_steps(cells.cut_steps(verifier, starts, drafts), count, count)
 
     want = laws.joint(laws.target, (), count) if rule.is_lossless else law(rule.control)
-    got = law(verifier)
-    return [] if cells.total_variation(got, want) < BOUND else [difference(got, want)]
+    return difference(law(verifier), want)
 
 
-def difference(got: np.ndarray, want: np.ndarray) -> str:
-    """The tokens at which two joint laws differ most, and how far they are apart."""
+def difference(got: np.ndarray, want: np.ndarray) -> list[str]:
+    """Where two joint laws differ most, and how far they are apart; nothing if they agree."""
+    distance = cells.total_variation(got, want)
+    if distance < BOUND:
+        return []
     tokens = np.unravel_index(np.argmax(abs(got - want)), want.shape)
     text = ", ".join(map(str, tokens))
-    distance = cells.total_variation(got, want)
     told = f"P({text}) = {got[tokens]:.5f}, should be {want[tokens]:.5f}"
-    return f"{told} (total variation {distance:.2g})"
+    return [f"{told} (total variation {distance:.2g})"]
